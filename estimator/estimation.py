@@ -5,7 +5,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -33,7 +33,6 @@ from .model.trained_parameters import near_names
 from .uncertain_settings import widen_for_uncertainty
 
 if TYPE_CHECKING:
-    from .formula.job_families import JobFamilies
     from .formula.other_models import HeldModel
 
 UNTRACED = "The step was not traced: "
@@ -154,12 +153,6 @@ def _with_facts(budget: Budget, gpu: Gpu | None, settled: tuple[tuple[str, ...],
     )
 
 
-def _no_families() -> "JobFamilies":
-    from .formula.job_families import JobFamilies
-
-    return JobFamilies()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuickEstimator:
     """Quick estimates of changed jobs of one model: figures without assumptions and warnings.
@@ -175,7 +168,6 @@ class QuickEstimator:
     model: ResolvedModel
     held: "tuple[HeldModel, ...]"
     """The models beside its own."""
-    _families: "JobFamilies" = field(default_factory=_no_families, init=False, repr=False, compare=False)
 
     def __call__(self, changed: Job) -> Budget:
         """Return the budget of a job of the same model; its attention may differ.
@@ -186,7 +178,7 @@ class QuickEstimator:
         from .formula.closed_form import closed_form
 
         changed = job_of_model(changed, self.model, self.gpu)
-        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False, families=self._families)
+        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False)
         same = changed.other_models == self.job.other_models
         if held := self.held if same else _held_models(changed, self.arch, None):
             from .formula.other_models import with_other_models

@@ -45,6 +45,11 @@ class BoundedSearch:
             budget = shifted(self.estimate(job), more)
         return budget, self.judge(budget)
 
+    def fits(self, job: Job) -> bool:
+        """Return True if a job fits: it is replayed only where the least that it may take fits."""
+        budget, verdict = self.least(job)
+        return verdict == "fits" and self.exact(budget)[1] == "fits"
+
     def exact(self, budget: Budget) -> tuple[Budget, Verdict]:
         """Return the budget and the verdict with the reserved memory of a replay."""
         if budget.is_least:

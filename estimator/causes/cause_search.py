@@ -47,15 +47,12 @@ class Cause:
     """Memory from torch's allocator, besides the effect of ``changes``; negative: less memory."""
     outside_bytes: int = 0
     """Memory from outside of torch's allocator, besides the effect of ``changes``."""
-    loading_bytes: int = 0
-    """The part of these two that exists before the first step."""
 
     @property
     def keys(self) -> frozenset[str]:
         """Keys that no other cause may change at the same time."""
         adapters = {f"lora.{field.name}" for field in fields(Lora)} if "lora" in self.changes else set()
-        copies = {"a copy of the weights"} if self.loading_bytes else set()
-        return frozenset({self.name, *self.changes, *adapters, *copies})
+        return frozenset({self.name, *self.changes, *adapters})
 
 
 CauseSource = Callable[[ResolvedJob], Iterator[Cause]]
@@ -269,7 +266,7 @@ class CauseSearch(msgspec.Struct, frozen=True, kw_only=True):
             "device": allocated + outside,
             "allocated": allocated,
             "outside": outside,
-            "loaded": sum(cause.loading_bytes for cause in causes),
+            "loaded": 0,
         }
         found, mine, quick = _figures(budget), _figures(self.budget), _figures(self.quick)
         return {measure: found[measure] + mine[measure] - quick[measure] + more[measure] for measure in more}

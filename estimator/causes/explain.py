@@ -106,7 +106,7 @@ def explain(
         observed=observed_bytes,
         at_least=seen.at_least,
     )
-    singles = [*setting_causes(job, seen.assumed), *extra_memory_causes(job, quick, estimate)]
+    singles = [*setting_causes(job, seen.assumed), *extra_memory_causes(job, quick)]
     found = search.weigh([(cause,) for cause in singles])
     found += search.shorter_sequences()
     near = search.accepted(found, MAX_Z_SCORE) or search.accepted([*found, *search.pairs(found)], FALLBACK_MAX_Z_SCORE)

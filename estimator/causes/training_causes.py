@@ -4,6 +4,7 @@ Scripts, defaults and launchers get these wrong; the comments give the reasons f
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from ..job.resolved_job import ResolvedJob
 from ..job.rules.optimizers.table import OPTIMIZERS
@@ -43,6 +44,24 @@ def _other_optimizers(job: ResolvedJob) -> Iterator[Cause]:
             plausibility=SOME if resident else plausibility,
             changes={"training.optimizer": name},
         )
+
+
+_EVALUATION_BATCH = 8
+"""transformers' default of ``per_device_eval_batch_size``."""
+
+
+def _evaluation_is_not_counted(job: ResolvedJob) -> bool:
+    training = job.training
+    return job.framework.evaluates and training.evaluation_batch is None and training.micro_batch < _EVALUATION_BATCH
+
+
+def _second_model(job: ResolvedJob) -> dict[str, Any]:
+    return {"other_models": [{"role": "ema", "sharded": job.shards.weights > 1}]}
+
+
+def _may_be_preference_training(job: ResolvedJob) -> bool:
+    # with adapters the reference is the model without them
+    return not job.job.other_models and job.model.task == "causal-lm" and job.lora is None
 
 
 def _larger_ranks(job: ResolvedJob) -> Iterator[Cause]:
@@ -185,5 +204,42 @@ TRAINING_CAUSES: tuple[CauseSource, ...] = (
         changes={"lora.targets": "all-linear"},
     ),
     _larger_ranks,
+    CauseRule(
+        name="upcast for k-bit training",
+        description="embedding, head and norms are cast to fp32 (prepare_model_for_kbit_training)",
+        applies=lambda job: _trains_quantized(job) and job.adapters.prepared == "none" and job.precision.half_weights,
+        plausibility=USUAL,  # trl and many scripts call it
+        changes={"lora.kbit_preparation": True},
+    ),
+    CauseRule(
+        name="bucket views",
+        description="gradients are views of DDP's buckets (gradient_as_bucket_view)",
+        applies=lambda job: job.strategy.buckets and not job.parallel.gradient_as_bucket_view,
+        plausibility=SOME,  # off by default in torch and in accelerate
+        changes={"parallel.gradient_as_bucket_view": True},
+    ),
+    CauseRule(
+        name="evaluation",
+        description=f"evaluation runs with a batch of {_EVALUATION_BATCH} (the Trainer's default)",
+        applies=_evaluation_is_not_counted,
+        plausibility=SOME,
+        changes={"training.evaluation_batch": _EVALUATION_BATCH},
+        fix="set per_device_eval_batch_size, eval_accumulation_steps, or prediction_loss_only",
+    ),
+    CauseRule(
+        name="second model",
+        description="there is a second copy of the weights: a reference model, a teacher or a moving average",
+        applies=lambda job: not job.job.other_models,
+        plausibility=lambda job: SOME if _may_be_preference_training(job) else RARE,
+        changes=_second_model,
+    ),
+    CauseRule(
+        name="reference model and pairs",
+        description="the job is preference training: a reference model, and both answers of a pair in one batch",
+        applies=_may_be_preference_training,
+        plausibility=RARE,
+        changes=lambda job: {**_second_model(job), "training.micro_batch": 2 * job.training.micro_batch},
+        fix="precompute the reference's log-probabilities (precompute_ref_log_probs), or train adapters",
+    ),
 )
 """Causes of jobs that train."""

@@ -159,7 +159,7 @@ def _adapter_assumptions(job: ResolvedJob) -> Iterator[str]:
 
 
 def _allocator_assumptions(job: ResolvedJob) -> Iterator[str]:
-    if job.trains and job.allocator_conf:
+    if job.trains and job.allocator_conf and not job.job.software.allocator_conf:
         yield (
             f"The allocator uses {job.allocator_conf}, set by {job.framework.name}'s launch script, unless the "
             "environment overrides it."

@@ -127,8 +127,6 @@ class Buffers(Struct, frozen=True, kw_only=True):
     """A block's gradients before they are reduced; 0: they are those of the step."""
     kept: int = 0
     """Blocks that stay gathered until they have run backward, all of them; part of the figures above."""
-    pool: int = 0
-    """Blocks of the gathering stream, which serve no other stream."""
     largest_reduction: int = 0
     """The largest input of a reduce-scatter, which is one block of the allocator."""
 
@@ -192,7 +190,6 @@ def unit_buffers(
         unreduced=block.gradients,
         kept=kept - embedding.whole if keeps else 0,
         embedding=root.whole + max(end),
-        pool=max(head.whole, embedding.whole) + block.whole,
         largest_reduction=max(head.reduced, embedding.reduced),
     )
 
@@ -254,7 +251,6 @@ def root_buffers(
         kept=kept,
         unreduced=block.gradients,
         embedding=max(root.whole + (2 if tied else 1) * root.gradients + waiting, root.gradients + root.reduced),
-        pool=root.whole + block.whole if pools_root else block.whole,
         largest_reduction=root.reduced,
     )
 
@@ -286,6 +282,5 @@ def whole_model_buffers(stage: Stage, widths: Widths) -> Buffers:
         pending_blocks=stage.layers,
         pending_bytes=block.gradients,
         embedding=model.gradients + max(model.whole, model.reduced),
-        pool=model.whole,
         largest_reduction=model.reduced,
     )

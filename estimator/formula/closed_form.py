@@ -4,7 +4,8 @@ A training step is computed at the moments with the highest memory (``peak_momen
 is its highest moment, and the peak is the highest phase of the rank with the highest peak.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from ..budget import Budget, Method, ModelFacts, Peak, RankPeak
 from ..common.records import replace
@@ -12,18 +13,16 @@ from ..common.reserved_memory import ReservedMemory, how_reserved_memory_is_foun
 from ..common.sizes import format_gib
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
-from ..job.resolved_job import with_sizes_of
 from ..model.adapters import adapter_elements
 from ..model.architecture import Architecture
 from ..model.inventory import Inventory
 from .assumptions import assumptions, trained_assumptions, trained_warnings, warnings
 from .host_memory import host_need_of_plan
-from .job_families import JobFamilies, Prepared
-from .peak_moments import highest_phase, highest_phase_of, phase_peaks
+from .peak_moments import highest_phase, phase_peaks
 from .peak_range import peak_with_range
 from .placement_doubts import placement_assumptions, placement_warnings, with_split_doubt, with_unlike_blocks
 from .plan import Plan, make_plan
-from .rank_memory import RankMemory, rank_memory, with_sizes_of as rank_with_sizes_of
+from .rank_memory import RankMemory, rank_memory
 from .serving import serving_budget
 
 
@@ -38,7 +37,6 @@ def closed_form(
     doubts: bool = True,
     reserved: ReservedMemory | None = None,
     conf: str | None = None,
-    families: "JobFamilies | None" = None,
 ) -> Budget:
     """Predict the memory of the rank with the highest peak.
 
@@ -52,28 +50,17 @@ def closed_form(
         doubts: with a range that allows for what is not known about which parameters train.
         reserved: how the reserved memory is found; None: as ``with_reserved_memory`` says, by default from a replay.
         conf: the allocator's settings, as in ``PYTORCH_CUDA_ALLOC_CONF``; None: those that the job's framework makes.
-        families: of the same model and GPU: remember what jobs share.
 
     Raises:
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
-    prepared = None if families is None else families.find(job)
-    if prepared is None:
-        plan = make_plan(job, arch, inventory, gpu=gpu)
-    else:
-        plan = replace(prepared.plan, job=with_sizes_of(prepared.plan.job, job))
+    plan = make_plan(job, arch, inventory, gpu=gpu)
     reserved = reserved or how_reserved_memory_is_found()
     if plan.job.is_served:
         return serving_budget(plan, method=method)
-    if prepared is None:
-        prepared = _prepare(plan)
-        ranks = prepared.ranks
-        if families is not None:
-            families.remember(prepared)
-    else:
-        ranks = tuple(rank_with_sizes_of(rank, plan) for rank in prepared.ranks)
-    only_highest = reserved == "least" and not job.other_models  # which may make another phase the highest
-    phases = [(highest_phase_of(rank),) if only_highest else phase_peaks(rank) for rank in ranks]
+    ranks = tuple(rank_memory(plan, stage) for stage in plan.distinct_stages)
+    saved = {stage: rank.states.saved for stage, rank in zip(plan.distinct_stages, ranks, strict=True)}
+    phases = [phase_peaks(rank) for rank in ranks]
     peaks = [
         peak_with_range(
             rank,
@@ -100,13 +87,14 @@ def closed_form(
     highest = max(range(len(peaks)), key=lambda at: peaks[at].components.total_bytes)
     peak = peaks[highest]
     if doubts:
-        peak = with_split_doubt(_with_doubts(peak, plan), plan, lambda other: _peak_of(other, plan))
+        peak_of = partial(_peak_of, plan=plan, reserved=reserved)
+        peak = with_split_doubt(_with_doubts(peak, plan, peak_of), plan, peak_of)
         peak = with_unlike_blocks(peak, plan)
     return Budget(
         job=job,
         model=ModelFacts(
             parameters=inventory.parameters,
-            trainable_parameters=prepared.trainable_parameters,
+            trainable_parameters=_trainable_parameters(plan),
             count=inventory.count,
             max_positions=arch.max_positions,
         ),
@@ -117,25 +105,13 @@ def closed_form(
         assumptions=said,
         warnings=warned,
         stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
-        host=prepared.host or host_need_of_plan(plan),
-        saved_state_bytes=prepared.saved_state_bytes,
+        host=host_need_of_plan(plan),
+        saved_state_bytes=sum(saved[stage] for stage in plan.stages),
         is_least=reserved == "least",
     )
 
 
-def _prepare(plan: Plan) -> Prepared:
-    ranks = tuple(rank_memory(plan, stage) for stage in plan.distinct_stages)
-    saved = {stage: rank.states.saved for stage, rank in zip(plan.distinct_stages, ranks, strict=True)}
-    return Prepared(
-        plan=plan,
-        ranks=ranks,
-        trainable_parameters=_trainable_parameters(plan),
-        saved_state_bytes=sum(saved[stage] for stage in plan.stages),
-        host=None if plan.job.training.activation_offload else host_need_of_plan(plan),
-    )
-
-
-def _with_doubts(peak: Peak, plan: Plan) -> Peak:
+def _with_doubts(peak: Peak, plan: Plan, peak_of: Callable[[Job], Peak]) -> Peak:
     """Return the peak with a range that allows for what is not known about which parameters train."""
     trained, job = plan.trained, plan.job.job
     if trained is None or (plan.job.trainable is not None and plan.job.trainable.optional):
@@ -150,11 +126,11 @@ def _with_doubts(peak: Peak, plan: Plan) -> Peak:
         choices.append([trained.first_parameter])
     for patterns in choices:
         training = replace(job.training, trainable=patterns, trainable_parameters=None)
-        peak = peak.joined_with(_peak_of(replace(job, training=training), plan))
+        peak = peak.joined_with(peak_of(replace(job, training=training)))
     return peak
 
 
-def _peak_of(job: Job, plan: Plan) -> Peak:
+def _peak_of(job: Job, plan: Plan, reserved: ReservedMemory) -> Peak:
     """Return the peak of another job on the plan's model and GPU."""
     return closed_form(
         job,
@@ -163,7 +139,7 @@ def _peak_of(job: Job, plan: Plan) -> Peak:
         gpu=plan.gpu,
         words=False,
         doubts=False,
-        reserved="guessed",
+        reserved=reserved,
     ).peak
 
 

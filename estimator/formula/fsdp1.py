@@ -293,7 +293,6 @@ def flat_buffers(
             max(2 * root.gradients, summed) - round(root.gradients * sharded),
             root.gradients + root.reduced,
         ),
-        pool=inside,
         largest_reduction=max(root.reduced, around.reduced, head.reduced),
     )
 

@@ -170,7 +170,7 @@ def _full_loss(logits: _Logits, framework: Framework, *, split: bool) -> LossByt
     if split:
         return _vocabulary_parallel_loss(logits)
     replaced = framework.casts_logits and copy > 0  # the loop's variable holds the fp32 copy only
-    returned, low = (0 if replaced else c), c * n if copy else 0
+    returned = 0 if replaced else c
     if logits.copies_shifted:
         copy += wide
         returned = 0 if logits.casts_in_model else c
@@ -183,7 +183,6 @@ def _full_loss(logits: _Logits, framework: Framework, *, split: bool) -> LossByt
         gradient_bytes=c * n,
         upcast_bytes=saved + (c + wide) * n if lowered else 0,
         cloned_bytes=saved + 2 * (4 if logits.mixed else c) * n if logits.cloned else 0,
-        low_precision_bytes=low,
     )
 
 
@@ -196,7 +195,6 @@ def _in_place_cross_entropy(logits: _Logits) -> LossBytes:
         forward_bytes=c * n + copy + capped,
         backward_bytes=(copy or c * n) + (c * n if copy else 0) + capped,
         gradient_bytes=c * n,
-        low_precision_bytes=c * n if copy else 0,
     )
 
 
@@ -242,7 +240,6 @@ def _vocabulary_parallel_loss(logits: _Logits) -> LossBytes:
     return LossBytes(
         forward_bytes=(c + logits.copy_width + 2 * wide) * n + capped,
         backward_bytes=4 * wide * n + capped,
-        low_precision_bytes=c * n if logits.copy_width else 0,
     )
 
 

@@ -21,8 +21,6 @@ class LossBytes(Struct, frozen=True, kw_only=True):
     """While tensor parallelism gathers the logits: a rank's own, those of all ranks in turn, and these side by side."""
     eager_extra_bytes: int = 0
     """Additional reserved bytes if the loss is left out of what is compiled (torchtitan's ``compile.components``)."""
-    low_precision_bytes: int = 0
-    """The logits in the compute type, if they are freed before an fp32 copy runs backward."""
     retained_bytes: int = 0
     """Held by the script's variables while the blocks run backward."""
     retained_in_step_bytes: int = 0

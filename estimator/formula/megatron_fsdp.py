@@ -85,5 +85,4 @@ def megatron_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buffers:
         ahead_blocks=ahead,
         ahead_bytes=block.whole,
         step=doubled if versions.frees_outside_units else kept,
-        pool=block.whole * (1 + ahead),
     )

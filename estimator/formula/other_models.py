@@ -112,8 +112,6 @@ _RETAINED_SHARE = 0.6
 _ROLES_WITH_LOGITS = ("teacher",)
 """Roles whose logits the loss compares with the trained model's, position by position."""
 
-_NAMES = {"ema": "a moving average of the weights", "other": "another model"}
-
 
 class _Sum(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of all held models."""

@@ -19,17 +19,6 @@ def phase_peaks(rank: RankMemory) -> tuple[Phase, ...]:
     return (_loading(rank), *(_phase(rank, name, moment) for name, moment in _highest_moments(rank)))
 
 
-def highest_phase_of(rank: RankMemory) -> Phase:
-    """Return the phase with the most bytes of a rank: ``highest_phase(phase_peaks(rank))``, without the others."""
-    always = rank.states.weights + rank.states.optimizer + rank.workspace + rank.nccl + rank.context
-    most, found = rank.states.loaded + rank.bare_context, None
-    for name, moment in _highest_moments(rank):
-        total = always + sum(moment) + (rank.vllm.total_bytes if rank.vllm_is_awake(name) else 0)
-        if total > most:
-            most, found = total, (name, moment)
-    return _loading(rank) if found is None else _phase(rank, *found)
-
-
 def highest_phase(phases: tuple[Phase, ...]) -> Phase:
     """Return the phase with the most bytes."""
     return max(phases, key=lambda phase: phase.components.total_bytes)

@@ -19,8 +19,8 @@ from .reserved.replayed import REPLAYED_BYTES, replayed_slack
 
 _SEGMENT_BYTES = 2 * MIB
 """The allocator takes whole segments from CUDA."""
-_DEFAULT_SLACK = 0.03
-"""Share of the allocated bytes that is guessed where no replay is made and neither strategy nor framework has one."""
+_GUESSED_SLACK = 0.05
+"""Share of the allocated bytes that is guessed where no replay is made: such figures are compared with their like."""
 _TOO_MANY = 1 - 1 / (1 + UNKNOWN_FAMILY_ERROR[1])
 """Share by which the true count lies below an approximate one, which may be too high by ``UNKNOWN_FAMILY_ERROR``."""
 
@@ -133,10 +133,8 @@ def _slack_bytes(rank: RankMemory, phase: Phase, *, reserved: ReservedMemory, co
     """
     if phase.name == "loading" and reserved != "least":
         return highest_phase(phase_peaks(rank)[1:]).allocated_bytes - rank.states.weights
-    if not rank.job.trains and reserved == "guessed":
-        return round(_DEFAULT_SLACK * phase.allocated_bytes)
     if reserved == "guessed" or phase.allocated_bytes > REPLAYED_BYTES:
-        return _guessed_slack(rank, phase)
+        return round(_GUESSED_SLACK * phase.allocated_bytes)
     # no allocator reserves less than it has allocated
     return 0 if reserved == "least" else max(0, replayed_slack(rank, conf))
 
@@ -165,28 +163,3 @@ def _slack_with(rank: RankMemory, phase: Phase, more: int, *, reserved: Reserved
     components = replace(phase.components, optimizer=max(0, phase.components.optimizer + more))
     changed = replace(rank, states=states), replace(phase, components=components)
     return _slack_bytes(*changed, reserved=reserved, conf=conf)
-
-
-def _guessed_slack(rank: RankMemory, phase: Phase) -> int:
-    """Return about what a replay finds: its usual share of the allocated bytes."""
-    job, allocated = rank.job, phase.allocated_bytes
-    loop = job.framework.lora_slack if job.lora else job.framework.slack
-    if job.strategy.fsdp2 and job.shards.weights > 1:
-        return _pool_bytes(rank, phase) + round(loop * allocated)
-    pool = rank.buffers.pool if job.strategy.flat_parameters or job.strategy.megatron_fsdp else 0
-    return pool + round(allocated * (job.strategy.slack or loop or _DEFAULT_SLACK))
-
-
-def _pool_bytes(rank: RankMemory, phase: Phase) -> int:
-    """Return the bytes that FSDP2's pools, and blocks that nothing fits into, hold at the peak without being allocated.
-
-    These are the sharded gradients, which come from the reducing stream, and the gathering stream's flat buffers. At
-    the loss also what the blocks' forward passes left free, which is too small for logits; so is the block of
-    low-precision logits for the fp32 ones.
-    """
-    gradients = max(0, rank.states.gradients - phase.components.gradients)
-    held = gradients + rank.buffers.pool + rank.loss.low_precision_bytes
-    if phase.components.logits > 0:
-        return held + rank.saved.forward_temporary_bytes
-    # what is reduced at once is larger than a block of the loss
-    return held + (rank.loss.backward_bytes if 3 * rank.buffers.largest_reduction > rank.loss.backward_bytes else 0)

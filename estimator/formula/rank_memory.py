@@ -249,24 +249,6 @@ def in_evaluation(rank: RankMemory, sequences: int) -> RankMemory:
     return replace(rank, job=job, saved=saved, loss=loss_bytes(job, arch, stage), kv_cache=cache)
 
 
-def with_sizes_of(rank: RankMemory, plan: Plan) -> RankMemory:
-    """Return a rank with the micro-batch and the sequence length of a plan that differs in nothing else."""
-    job, before, stage, arch = plan.job, rank.job, rank.stage, rank.arch
-    gathered = gathered_input_bytes(job, arch.hidden, stage) - gathered_input_bytes(before, arch.hidden, stage)
-    return replace(
-        rank,
-        job=job,
-        saved=saved_activations(job, arch, stage),
-        loss=loss_bytes(job, arch, stage),
-        kv_cache=key_value_cache_bytes(job, arch, stage),
-        generation_cache=generation_cache_bytes(job, arch, stage),
-        workspace=rank.workspace + gathered,
-        batch_mask=batch_mask_bytes(job, stage) if job.trains else 0,
-        head_casts=_cast_bytes(job, stage, layered=False, tied=rank.tied),
-        preparation_doubt=preparation_doubt(job, arch),
-    )
-
-
 def _communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buffers:
     """Return the gathered weights, gradients under reduction, and buckets of one rank.
 

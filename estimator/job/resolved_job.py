@@ -280,7 +280,7 @@ def resolve_job(job: Job) -> ResolvedJob:
         checkpoints_parts=framework.checkpoints_parts
         and training.activation_checkpointing == "full"
         and parallel.world_size > 1,
-        allocator_conf=None if strategy.flat_parameters else framework.allocator_conf,
+        allocator_conf=job.software.allocator_conf or (None if strategy.flat_parameters else framework.allocator_conf),
         compiles_loss=training.compile
         and framework.compiles_loss
         and not (framework.casts_logits and training.loss == "full")

@@ -66,7 +66,9 @@ def find_advice(
 
     job, moved = budget.job, _moved(budget, estimate)
     # what a correction makes of the least that may be reserved is no lower bound
-    fits = BoundedSearch(moved, judge) if budget.learned is None else lambda changed: judge(moved(changed)) == "fits"
+    fits = (
+        BoundedSearch(moved, judge).fits if budget.learned is None else lambda changed: judge(moved(changed)) == "fits"
+    )
     longest = getattr(quick, "max_positions", None)
     largest = find_largest(job, fits, max_positions=longest)
     if job.is_served:

@@ -79,7 +79,9 @@ def find_unstated(
         lengths_cache,  # 20 ms with the closed form, which a budget with what was found needs not
     )
 
-    return UnstatedSettings(changes=unstated_changes(job, arch, gpu), lengths_cache=lengths_cache(job, arch, gpu, conf))
+    return UnstatedSettings(
+        changes=unstated_changes(job, arch, gpu, conf), lengths_cache=lengths_cache(job, arch, gpu, conf)
+    )
 
 
 def with_unstated_settings(budget: Budget, found: UnstatedSettings) -> Budget:
@@ -102,13 +104,16 @@ def _with_varying_lengths(budget: Budget, cache: int) -> Budget:
     return replace(budget, peak=peak, assumptions=(*budget.assumptions, f"{lengths} {keeps}."))
 
 
-def unstated_changes(job: Job, arch: Architecture | CannotTellError, gpu: Gpu | None = None) -> tuple[Change, ...]:
+def unstated_changes(
+    job: Job, arch: Architecture | CannotTellError, gpu: Gpu | None = None, conf: str | None = None
+) -> tuple[Change, ...]:
     """Return how far the other sides lie from the job by the closed form: those that differ by more than 1 %.
 
     Args:
         job: the job.
         arch: the model's shape, or why it is not known.
         gpu: the GPU.
+        conf: as ``find_unstated`` has it.
     """
     if isinstance(arch, CannotTellError) or job.training.mode != "train":
         return ()
@@ -120,21 +125,21 @@ def unstated_changes(job: Job, arch: Architecture | CannotTellError, gpu: Gpu | 
         *other_units(resolved),
         *reduced_gradients(resolved),
     ]
-    usual = _peak(job, arch, gpu) if sides else None
+    usual = _peak(job, arch, gpu, conf) if sides else None
     if usual is None:
         return ()
-    found = [(side, _peak(side.job, arch if side.job.model == job.model else None, gpu)) for side in sides]
+    found = [(side, _peak(side.job, arch if side.job.model == job.model else None, gpu, conf)) for side in sides]
     changes = [_change(side, usual, peak) for side, peak in found if peak is not None or side.is_warning]
     return tuple(change for change in changes if change.size > _SMALL * usual.device_bytes)
 
 
-def _peak(job: Job, arch: Architecture | None, gpu: Gpu | None) -> Peak | None:
+def _peak(job: Job, arch: Architecture | None, gpu: Gpu | None, conf: str | None) -> Peak | None:
     """Return the peak of a job together with its other models; None if the closed form cannot estimate it."""
     try:
         if arch is None:
             model = resolve_model(job.model)
             arch = read_architecture(model.config, job.model.task, where=model.where)
-        budget = closed_form(job, arch, count_parameters(arch), gpu=gpu, words=False, doubts=False)
+        budget = closed_form(job, arch, count_parameters(arch), gpu=gpu, words=False, doubts=False, conf=conf)
         return with_other_models(budget, find_held_models(job, arch, None)).peak if job.other_models else budget.peak
     except VramtopError:
         return None

@@ -150,10 +150,6 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     """``PYTORCH_CUDA_ALLOC_CONF`` of its launch script; None: it leaves torch's defaults."""
 
     # --- uncertainty
-    slack: float = 0.0
-    """Share of the allocated memory that fragmentation adds in this framework's training loop; 0: not measured."""
-    lora_slack: float = 0.0
-    """``slack`` where LoRA adapters are trained."""
     checked_activations: bool = False
     """Its activations and logits are checked against autograd."""
 
@@ -201,8 +197,6 @@ _ROWS = (
         units_around_blocks=True,
         fp32_embedding_states=True,
         casts_while_loading=True,
-        slack=0.1,
-        lora_slack=0.06,
         checked_activations=True,
         offloads_activations=True,
         available_loss="fused-linear",

@@ -55,8 +55,6 @@ class Strategy(Struct, frozen=True, kw_only=True, eq=False):
     """Mixed precision keeps 16-bit weights, fp32 gradients and fp32 master weights (Megatron's), not fp32 weights."""
     flat_parameters: bool = False
     """A unit is one flat parameter, whose gradient covers what is frozen in it too."""
-    slack: float | None = None
-    """Share of the allocated memory that the allocator holds besides; None: the framework's."""
     cpu_offload: tuple[Literal["optimizer", "all"], ...] = ()
     """Values of ``parallel.cpu_offload`` that it offers."""
     quantized_weights: bool = False
@@ -81,7 +79,6 @@ _STRATEGIES = (
         stages_by_sharding={"none": 0},
         fsdp=True,
         flat_parameters=True,
-        slack=0.12,
         cpu_offload=("all",),
     ),
     Strategy(name="fsdp2", zero_stage=3, fsdp=True, cpu_offload=("all",), quantized_weights=True),
@@ -92,7 +89,6 @@ _STRATEGIES = (
         zero_stage=3,
         libraries=("deepspeed",),
         deepspeed=True,
-        slack=0.07,
         cpu_offload=("optimizer", "all"),
     ),
     Strategy(

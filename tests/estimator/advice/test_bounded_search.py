@@ -99,7 +99,7 @@ def assert_alike(shape: str, tables: str, *, every: int) -> None:
 
 def assert_largest(job: Job, quick: QuickEstimator, judge: Callable[[Budget], Verdict]) -> None:
     """Check, by replays alone, that what is found fits, and the next larger candidate does not."""
-    found = find_largest(job, BoundedSearch(quick, judge), max_positions=4096)
+    found = find_largest(job, BoundedSearch(quick, judge).fits, max_positions=4096)
     sizes = [1, 2, 4, *range(8, 4097, 8)]
     lengths = [64, *range(128, 4097, 128)]
 
@@ -148,12 +148,6 @@ def test_no_replay_finds_less_than_the_least(shape: str, tables: str, batch: int
     assert least.peak.reserved_bytes >= exact.peak.allocated_bytes
 
 
-def _fits(job: Job, search: BoundedSearch) -> bool:
-    """Return whether a job fits, as the searches ask it: a replay only where the least that it may take fits."""
-    budget, verdict = search.least(job)
-    return verdict == "fits" and search.exact(budget)[1] == "fits"
-
-
 def test_only_what_depends_on_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     replays: list[object] = []
     replay = peak_range.replayed_slack
@@ -162,10 +156,10 @@ def test_only_what_depends_on_it_is_replayed(monkeypatch: pytest.MonkeyPatch) ->
     quick = quick_estimator(job)
     peak = quick(job).peak
     replays.clear()
-    assert not _fits(job, BoundedSearch(quick, judge_for(peak.allocated_bytes)))
+    assert not BoundedSearch(quick, judge_for(peak.allocated_bytes)).fits(job)
     assert replays == []  # it does not even fit with what it allocates
-    assert _fits(job, BoundedSearch(quick, judge_for(peak.high_bytes)))
-    assert not _fits(job, BoundedSearch(quick, judge_for(peak.high_bytes - 1)))
+    assert BoundedSearch(quick, judge_for(peak.high_bytes)).fits(job)
+    assert not BoundedSearch(quick, judge_for(peak.high_bytes - 1)).fits(job)
     assert len(replays) == 2
 
 
