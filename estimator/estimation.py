@@ -31,6 +31,7 @@ from .model.rank_share import model_trained_parameters
 from .model.read_architecture import read_architecture
 from .model.trained_parameters import near_names
 from .uncertain_settings import widen_for_uncertainty
+from .worker.memory.allocator_settings import AllocatorSettings
 
 if TYPE_CHECKING:
     from .formula.other_models import HeldModel
@@ -125,6 +126,7 @@ def estimate(
                 failing = f"A run may fail before it trains: when rehearsed, {error.message}."
     if conf and conf.strip():
         remarks.append(f"{variable} sets the allocator: {conf.strip()}.")
+        remarks += [f"{note[0].upper()}{note[1:]}." for note in AllocatorSettings.from_conf(conf).notes]
     budget = _closed_form(job, model, arch, method=method, gpu=gpu, conf=conf, python=python, progress=progress)
     budget = _with_facts(_with_other_models(budget, arch, environ), gpu, settled)
     if not estimates_only_figures():

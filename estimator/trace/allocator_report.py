@@ -29,8 +29,6 @@ class AllocatorCapacity(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of a GPU for the allocator."""
 
     label: str
-    device_bytes: int
-    """Total memory of the GPU."""
     capacity_bytes: int
     """Memory that torch can allocate: without the driver's, and without that of the process outside of torch."""
 
@@ -48,7 +46,7 @@ def capacity_on(gpu: Gpu | None, memory_bytes: int | None, taken_bytes: int) -> 
         return None
     kept = (gpu.reserved_bytes or 0) if gpu and total == gpu.total_bytes else 0
     label = gpu.label if gpu else f"a GPU of {format_gib(total)} GiB"
-    return AllocatorCapacity(label=label, device_bytes=total, capacity_bytes=max(0, total - kept - taken_bytes))
+    return AllocatorCapacity(label=label, capacity_bytes=max(0, total - kept - taken_bytes))
 
 
 def replay_allocations(
@@ -67,11 +65,7 @@ def replay_allocations(
     """
     from ..worker.memory.replay import replay_reserved, unpack_allocations
 
-    options: dict[str, Any] = {
-        "conf": conf,
-        "capacity_bytes": capacity.capacity_bytes,
-        "device_bytes": capacity.device_bytes,
-    }
+    options: dict[str, Any] = {"conf": conf, "capacity_bytes": capacity.capacity_bytes}
     return msgspec.convert(replay_reserved(unpack_allocations(allocations), marks, options), ReservedMemory)
 
 

@@ -6,7 +6,7 @@
 
 Rules of c10/cuda/CUDACachingAllocator.cpp, torch 2.4 to 2.13, native backend. Standard library only.
 
-- Sizes are rounded up to 512 B (or as `roundup_power2_divisions` says). Up to 1 MiB they come from the small pool, with
+- Sizes are rounded up to 512 B. Up to 1 MiB they come from the small pool, with
   segments of 2 MiB; larger ones from the large pool: below 10 MiB from segments of 20 MiB, otherwise from a segment of
   their own, rounded up to 2 MiB. Each stream has its own pools.
 - The smallest free block that is large enough is taken; of equal sizes, the one at the lowest address. It is split if
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from .allocator_blocks import (
     ADDRESS_BITS,
     FREE,
+    LARGE_SEGMENT_BYTES,
     MAX_SMALL_BYTES,
     RELEASED,
     RETURNED,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
 
-MIN_BLOCK_BYTES = 512
 MIN_OWN_SEGMENT_BYTES = 10 * MIB
 """Requests from this size on get a segment of their own."""
 
@@ -77,24 +77,17 @@ class CachingAllocator(DeviceMemory):
         settings: of the allocator.
         capacity_bytes: memory that torch can get: the device's, less contexts, libraries and other processes; None:
             unlimited.
-        device_bytes: the whole device, of which `AllocatorSettings.memory_fraction` is a share; None: the capacity.
     """
 
-    def __init__(
-        self, settings: AllocatorSettings, capacity_bytes: int | None = None, *, device_bytes: int | None = None
-    ) -> None:
+    def __init__(self, settings: AllocatorSettings, capacity_bytes: int | None = None) -> None:
         super().__init__(capacity_bytes)
-        whole = capacity_bytes if device_bytes is None else device_bytes
-        limited = settings.memory_fraction < 1 and whole is not None
         self.allocated = 0
         """Bytes in use, as `torch.cuda.memory_allocated`."""
         self.retries = 0
         """Number of requests that failed until the whole cache was given back (`num_alloc_retries`)."""
         self.peak_allocated = 0
-        self._settings = settings
-        self._expandable = ExpandableSegments(self, whole) if settings.expandable_segments else None
+        self._expandable = ExpandableSegments(self) if settings.expandable_segments else None
         self._max_split = settings.max_split_bytes or UNLIMITED_BYTES
-        self._allowed = int(settings.memory_fraction * (whole or 0)) if limited else UNLIMITED_BYTES
         self._plain = not (self._expandable or settings.max_split_bytes)
         self._live: dict[Hashable, Block | None] = {}
         self._waiting: dict[Hashable, Block] = {}
@@ -117,11 +110,11 @@ class CachingAllocator(DeviceMemory):
         if size <= 0:
             self._live[key] = None
             return
-        size = self._rounded(size) if self._settings.roundup_divisions else (size + 511) & -512
+        size = (size + 511) & -512
         pools = self._small if size <= MAX_SMALL_BYTES else self._large
         pool = pools.get(stream)
         if pool is None:
-            pool = pools[stream] = Pool(stream, small=size <= MAX_SMALL_BYTES, settings=self._settings)
+            pool = pools[stream] = Pool(stream, small=size <= MAX_SMALL_BYTES, expandable=self._expandable is not None)
         block: Block | None = None
         if self._plain:
             keys = pool.keys
@@ -200,13 +193,6 @@ class CachingAllocator(DeviceMemory):
                     elif block.prev is None and block.next is None:
                         self._release_segment(block)
 
-    def _rounded(self, size: int) -> int:
-        divisions = self._settings.divisions(size)
-        if divisions <= 1 or size <= MIN_BLOCK_BYTES * divisions:
-            return (size + 511) & -512
-        step = (1 << (size.bit_length() - 1)) // divisions
-        return -(-size // step) * step
-
     def _best_fit(self, pool: Pool, size: int) -> Block | None:
         """Remove and return a free block under settings that let blocks grow or forbid to split them."""
         keys = pool.keys
@@ -218,10 +204,9 @@ class CachingAllocator(DeviceMemory):
             while at + 1 < len(keys) and growable_bytes(pool.blocks[keys[at + 1]]) < growable_bytes(block):
                 at += 1
                 block = pool.blocks[keys[at]]
-        rounding = self._settings.non_split_rounding_bytes or self._settings.large_segment_bytes
         if size < self._max_split <= block.size:
             return None
-        if size >= self._max_split and block.size >= size + rounding:
+        if size >= self._max_split and block.size >= size + LARGE_SEGMENT_BYTES:
             return None
         pool.remove(block)
         return block
@@ -242,7 +227,7 @@ class CachingAllocator(DeviceMemory):
                 segment=segment,
                 allocated=self.allocated,
                 reserved=self.reserved,
-                limit=min(self.capacity, self._allowed),
+                limit=self.capacity,
             )
         return block
 
@@ -250,13 +235,11 @@ class CachingAllocator(DeviceMemory):
         if size <= MAX_SMALL_BYTES:
             return SMALL_SEGMENT_BYTES
         if size < MIN_OWN_SEGMENT_BYTES:
-            return self._settings.large_segment_bytes
+            return LARGE_SEGMENT_BYTES
         return -(-size // SEGMENT_ALIGNMENT) * SEGMENT_ALIGNMENT
 
     def _take_from_device(self, pool: Pool, size: int, segment: int) -> Block | None:
         """Return a block of new memory that is in no free list; None: there is no room."""
-        if self.reserved + segment > self._allowed:
-            return None
         if self._expandable:
             return self._expandable.expand(pool, size)
         if not self.reserve(segment):

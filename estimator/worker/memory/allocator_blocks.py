@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-from .allocator_settings import MIB, AllocatorSettings
+from .allocator_settings import MIB
 
 MAX_SMALL_BYTES = MIB
 """Largest request of the small pool."""
-SMALL_SEGMENT_BYTES = 2 * MIB
+SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES = 2 * MIB, 20 * MIB
+"""Segments for requests up to 1 MiB and for those of 1 to 10 MiB, and the steps by which expandable ones grow."""
 ADDRESS_BITS = 64
 """Free blocks are sorted by `size << ADDRESS_BITS | address`: one integer compares faster than a pair."""
 FREE, USED, UNMAPPED = range(3)
@@ -64,12 +65,12 @@ class Pool:
 
     __slots__ = ("blocks", "granule", "keys", "max_remainder", "small", "stream", "unmapped")
 
-    def __init__(self, stream: int, *, small: bool, settings: AllocatorSettings) -> None:
+    def __init__(self, stream: int, *, small: bool, expandable: bool) -> None:
         self.stream = stream
         self.small = small
-        self.max_remainder = 0 if small or settings.expandable_segments else MAX_SMALL_BYTES
+        self.max_remainder = 0 if small or expandable else MAX_SMALL_BYTES
         """Remainders up to this size are not split off; sizes are multiples of 512."""
-        self.granule = SMALL_SEGMENT_BYTES if small else settings.large_segment_bytes
+        self.granule = SMALL_SEGMENT_BYTES if small else LARGE_SEGMENT_BYTES
         """Bytes by which an expandable segment grows."""
         self.keys: list[int] = []
         self.blocks: dict[int, Block] = {}
@@ -135,8 +136,8 @@ class DeviceMemory:
         return start
 
 
-UNKNOWN_DEVICE_ADDRESSES = 1 << 44
-"""Bytes of addresses for a segment where the device's size is unknown."""
+SEGMENT_ADDRESSES = 1 << 44
+"""Bytes of addresses for an expandable segment; torch takes 9/8 of the device, which is enough as well."""
 
 
 class ExpandableSegments:
@@ -144,13 +145,10 @@ class ExpandableSegments:
 
     Args:
         memory: of the device.
-        device_bytes: size of the device; None: unknown.
     """
 
-    def __init__(self, memory: DeviceMemory, device_bytes: int | None) -> None:
+    def __init__(self, memory: DeviceMemory) -> None:
         self._memory = memory
-        # torch's own choice: 9/8 of the device
-        self._address_bytes = UNKNOWN_DEVICE_ADDRESSES if device_bytes is None else device_bytes + device_bytes // 8
 
     def expand(self, pool: Pool, size: int) -> Block | None:
         """Map memory at the lowest address of the pool's segments with enough room; None: the device has no more."""
@@ -202,7 +200,7 @@ class ExpandableSegments:
                 block = block.next
             if room >= size:
                 return first
-        space = -(-max(self._address_bytes, size) // pool.granule) * pool.granule
+        space = -(-max(SEGMENT_ADDRESSES, size) // pool.granule) * pool.granule
         base = self._memory.take_addresses(space)
         segment = Block(base, space, UNMAPPED, pool, base)
         pool.unmapped.append(segment)  # its addresses are above all others

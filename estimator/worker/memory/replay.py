@@ -34,11 +34,11 @@ def replay_reserved(
         allocations: in order.
         marks: indices of events after which the reserved bytes are wanted, too (``at``).
         options: ``conf``: the allocator's settings as in its environment variable; ``capacity_bytes``: GPU memory that
-            torch can get, and ``device_bytes``: the GPU's whole memory; unlimited by default.
+            torch can get; unlimited by default.
     """
     options = options or {}
     settings = AllocatorSettings.from_conf(options.get("conf"))
-    allocator = CachingAllocator(settings, options.get("capacity_bytes"), device_bytes=options.get("device_bytes"))
+    allocator = CachingAllocator(settings, options.get("capacity_bytes"))
     reserved = array("q", [0])
     failure: str | None = None
     malloc, free = allocator.malloc, allocator.free

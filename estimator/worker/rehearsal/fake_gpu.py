@@ -242,6 +242,8 @@ class FakeGpus(StorageTracker):
         """True once the program has multiplied matrices on the GPU: from then on cuBLAS holds workspaces."""
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.doubts = Doubts()
+        for note in self._settings.notes:
+            self.doubts.add(note)
         self.lock = threading.RLock()
         """Held by the thread whose operation is being recorded."""
         self._depth = threading.local()

@@ -67,10 +67,6 @@ def test_settings_are_applied_and_unknown_ones_reported() -> None:
     assert not on(200).followed
 
 
-def test_a_share_of_the_gpu_is_a_share_of_its_total() -> None:
-    assert on(100, "per_process_memory_fraction:0.5").out_of_memory is not None
-
-
 def test_the_older_variable_comes_first_even_when_it_is_empty() -> None:
     assert allocator_settings({"PYTORCH_ALLOC_CONF": "a", "PYTORCH_CUDA_ALLOC_CONF": ""}) == (
         "PYTORCH_CUDA_ALLOC_CONF",

@@ -15,14 +15,10 @@ from vramtop.estimator.worker.memory.allocator import CachingAllocator, OutOfMem
 from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
 
 MIB = 1 << 20
-KIB = 1 << 10
 
 
-def fresh(conf=None, capacity=None, device=None):
-    whole = None if device is None else device * MIB
-    return CachingAllocator(
-        AllocatorSettings.from_conf(conf), None if capacity is None else capacity * MIB, device_bytes=whole
-    )
+def fresh(conf=None, capacity=None):
+    return CachingAllocator(AllocatorSettings.from_conf(conf), None if capacity is None else capacity * MIB)
 
 
 def layout(allocator):
@@ -32,7 +28,6 @@ def layout(allocator):
 
 
 EXPANDABLE = "expandable_segments:True"
-HALF = "per_process_memory_fraction:0.5"
 
 
 def run(allocator, script):
@@ -99,16 +94,9 @@ def run(allocator, script):
         (f"{EXPANDABLE},max_split_size_mb:40", (80,), "a60 b20 -a c30", 60, 1),
         ("max_split_size_mb:40", (162,), "a100 k12 -a -k b60", 72, 0),
         ("max_split_size_mb:40", (140,), "a40 b44 c50 -a -b -c d80", 120, 0),
-        # torch's test_cuda.py, test_max_split_expandable: of 120 allowed three of 40 fit, then one of 120
-        (f"max_split_size_mb:40,{HALF}", (240,), "a40 b40 c40 d40? -a -b -c e120", 120, 1),
-        (f"{EXPANDABLE},max_split_size_mb:40,{HALF}", (240,), "a40 b40 c40 d40? -a -b -c e120", 120, 1),
-        ("large_segment_size_mb:32", (), "a3", 32, 0),
-        (f"{EXPANDABLE},large_segment_size_mb:32", (), "a3", 32, 0),
-        # a memory fraction is of the whole device, and compares whole segments
-        (HALF, (80, 100), "a50", 50, 0),
-        (HALF, (80, 100), "a52?", 0, 1),
-        (HALF, (45, 100), "a50?", 0, 1),
-        (f"{EXPANDABLE},{HALF}", (150,), "a51 b10-512:1?", 60, 1),
+        # torch's test_cuda.py, test_max_split_expandable: of 120 three of 40 fit, then one of 120
+        ("max_split_size_mb:40", (120,), "a40 b40 c40 d40? -a -b -c e120", 120, 1),
+        (f"{EXPANDABLE},max_split_size_mb:40", (120,), "a40 b40 c40 d40? -a -b -c e120", 120, 1),
         (None, (), f"a{1 << 30}", 1 << 30, 0),
     ],
 )
@@ -184,29 +172,6 @@ def test_out_of_memory_reports_the_request_and_changes_nothing():
     assert (allocator.allocated, allocator.reserved, allocator.retries) == (43 * MIB, 60 * MIB, 1)
     allocator.malloc("c", 17 * MIB)
     assert (allocator.allocated, allocator.reserved) == (60 * MIB, 60 * MIB)
-
-
-@pytest.mark.parametrize(
-    ("conf", "size", "allocated"),
-    [
-        # torch's test_cuda.py, test_allocator_settings: 84 MiB and 400 MiB
-        ("roundup_power2_divisions:4", 84 * MIB, 96 * MIB),  # 64, 80, 96, 112
-        ("roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]", 84 * MIB, 88 * MIB),  # steps of 64 / 8
-        ("roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]", 400 * MIB, 512 * MIB),  # 256, 384
-        ("roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]", 1025 * MIB, 1026 * MIB),  # not by this rule
-        ("roundup_power2_divisions:[64:8,128:2]", 3 * MIB + 1, 3 * MIB + 256 * KIB),  # the first holds for all smaller
-        # the allocator's own comment, in KiB: 1024, 1280, 1536, 1792
-        ("roundup_power2_divisions:4", 1200 * KIB, 1280 * KIB),
-        ("roundup_power2_divisions:4", 1280 * KIB, 1280 * KIB),
-        ("roundup_power2_divisions:4", 2049, 2560),  # 2048 + 2048 / 4
-        ("roundup_power2_divisions:4", 2000, 2048),  # not above 4 x 512: the usual steps
-        ("roundup_power2_divisions:4", 64 * MIB, 64 * MIB),
-    ],
-)
-def test_sizes_rounded_up_between_powers_of_two(conf, size, allocated):
-    allocator = fresh(conf)
-    allocator.malloc("a", size)
-    assert allocator.allocated == allocated
 
 
 def test_modules_run_in_a_worker_program_without_vramtop():
@@ -286,8 +251,6 @@ CONFS = [
     EXPANDABLE,
     "max_split_size_mb:20",
     "expandable_segments:True,max_split_size_mb:24",
-    "roundup_power2_divisions:[1:2,8:4,>:8]",
-    "per_process_memory_fraction:0.8",
 ]
 
 
