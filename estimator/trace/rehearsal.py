@@ -544,14 +544,14 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, start: _Start) ->
             f"(at {answer.line}: {_error(answer)}); install it there{f': pip install -e {roots[0]}' if roots else ''}, "
             "or name another Python: --python PATH"
         )
+    if answer.ended == "error" and "OutOfMemoryError" in (answer.error or ""):
+        return (
+            f"at {answer.line} the program runs out of the GPU's memory and catches the error ({_error(answer)}); a "
+            "rehearsal does not follow what it tries next: give it one size that fits"
+        )
     if answer.ended == "error":
         failed = f"the program failed during the rehearsal, at {answer.line}: {_error(answer)}"
         return f"{failed}{_reason(answer, start)}"
-    if refused := next((each for each in answer.doubts if " refused " in each), None):
-        return (
-            f"the program ended after {refused.partition(';')[0]}: it only looked for the largest size that fits, and "
-            "did not train with it; rehearse it with that size"
-        )
     if answer.ended == "exit":
         return f"the program ended with {_ending(run)} before an optimizer stepped"
     if answer.phases:

@@ -90,10 +90,6 @@ class Afterwards:
         self._batches_left: int | None = 0
         """Batches of evaluation that a data loader has not given; None: an unknown number."""
 
-    def start_again(self) -> None:
-        """Forget what was seen: it was a try of something that the GPU has no room for."""
-        self.__dict__.update(vars(Afterwards(self._gpus, self._wanted)))
-
     def begin(self, optimizers: int) -> None:
         """Begin: all optimizers have stepped as often as they were asked to."""
         self.has_begun = True

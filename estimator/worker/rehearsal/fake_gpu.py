@@ -254,12 +254,8 @@ class FakeGpus(StorageTracker):
         """A loss or a norm: between 1 and 2 as those of trained models are, and each that is read a little lower."""
         self._read_alike: dict[str, tuple[Any, int, int]] = {}
         """By line, the phase and the allocated bytes when it last read an unknown value, and how often alike."""
-        self._counted_from = 0
-        """Number of events before those that count."""
-        self.refused: Callable[[int], None] | None = None
-        """Called with the bytes that were needed before an allocation is refused; None: none is."""
-        self.highest = 0
-        """Most bytes allocated since the last optimizer step."""
+        self.out_of_memory: Callable[[BaseException], None] = lambda _: None
+        """Called with the error of an allocation for which the GPU is too small, if the program handles that error."""
         self._makes_buckets: int | None = None
         """The thread in which C++ makes buckets now; others may make tensors for data meanwhile."""
         self.before_saving: Callable[[], None] = lambda: None
@@ -601,8 +597,6 @@ class FakeGpus(StorageTracker):
             while at <= index:
                 allocator.empty_cache()
                 at = next(emptied)
-            if index == self._counted_from:
-                allocator.reset_peaks()
             if size is None:
                 allocator.free(record, stream)
             else:
@@ -711,8 +705,11 @@ class FakeGpus(StorageTracker):
         self._note(record)
 
     def _refuse(self, size: int) -> None:
-        """Raise ``OutOfMemoryError`` if an allocation exceeds the GPU's memory and the program handles that error."""
-        if self.refused is None or not is_caught(program_frames(sys._getframe(1))):
+        """End the program where an allocation exceeds the GPU's memory and the program handles that error.
+
+        It would go on with another size, or without a batch; what any other program asks for is counted in full.
+        """
+        if not is_caught(program_frames(sys._getframe(1))):
             return
         allocator = self.memory[self.gpu]
         try:
@@ -720,48 +717,12 @@ class FakeGpus(StorageTracker):
                 allocator.malloc(_TRIED, size)
             allocator.free(_TRIED)
         except OutOfMemoryError as error:
-            self.empty_cache()
-            needed = allocator.allocated + size
-            total, free = (f"{each / 2**30:.2f} GiB" for each in (self.total_memory, max(0, error.free)))
-            self.refused(needed)
-            # as ``format_size`` in ``c10/core/CachingDeviceAllocator.cpp``
-            asked = f"{size / 2**30:.2f} GiB" if size >= 1 << 30 else f"{size / 2**20:.2f} MiB"
-            message = (
-                f"CUDA out of memory. Tried to allocate {asked}. GPU {self.gpu} has a total capacity of "
-                f"{total} of which {free} is free."
-            )
-            raise torch.OutOfMemoryError(message) from None
+            self.out_of_memory(error)
 
     @property
     def allocated(self) -> int:
         """Bytes that are allocated on all GPUs."""
         return sum(each.allocated for each in self.memory.values())
-
-    def start_again(self, step: int) -> Callable[[], None]:
-        """Let the peak and the steps so far not count: they were tries, which ended for want of memory.
-
-        Args:
-            step: number of the step in which that was.
-
-        Returns:
-            A function that lets the steps before it count after all: the program has only left out a batch.
-        """
-        phases = [(each, each.step, each.name) for each in self.history.phases]
-        refused = next((each.start for each, number, _ in phases if number == step), len(self.reserved))
-        reserved, counted_from = self.reserved, self._counted_from
-        for phase, _, _ in phases:
-            phase.step, phase.name = 0, "tries"
-        self.reserved = array("q", bytes(8 * len(reserved)))
-        self._counted_from = len(self.history.events)
-
-        def go_on() -> None:
-            for phase, number, name in phases:
-                if phase.start < refused:
-                    phase.step, phase.name = number, name
-            self.reserved[:refused] = reserved[:refused]
-            self._counted_from = counted_from
-
-        return go_on
 
     def _free(self, key: int) -> None:
         record = self._live[key]
@@ -776,9 +737,7 @@ class FakeGpus(StorageTracker):
         self.memory[record.gpu].free(record.number, RETURNED)
 
     def _note(self, record: StorageRecord) -> None:
-        memory = self.memory[0 if record.host else record.gpu]
-        self.highest = max(self.highest, memory.allocated)
-        self.reserved.append(memory.reserved)
+        self.reserved.append(self.memory[0 if record.host else record.gpu].reserved)
 
     def empty_cache(self) -> None:
         """Give unused segments back, as ``torch.cuda.empty_cache``, on every GPU."""
@@ -892,7 +851,7 @@ class FakeGpus(StorageTracker):
 
     def _is_told(self, tensor: Any) -> bool:
         """Return True unless a parameter is being initialized."""
-        return self._phase not in ("loading", "tries") or self._gpu_of(tensor) != HOST
+        return self._phase != "loading" or self._gpu_of(tensor) != HOST
 
     def _counted(self, _: Any, weights: Any, classes: int) -> Any:
         return self._new((classes,), torch.int64 if weights is None else weights.dtype)

@@ -46,14 +46,10 @@ from .terminal import terminal_sizes
 from .uploads import keep_here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 MANY_STEPS = 20
 """Steps of one optimizer, as a multiple of those asked for, after which one that never stepped is not waited for."""
-MOST_REFUSED = 200
-"""Allocations that are refused at most: a program that skips each batch would never step."""
-_RISE, _TRIES = 1.01, 3
-"""A larger batch takes 1 % more at least; Lightning's search begins with three tries that do not."""
 _MIN_VOCABULARY = 1000
 _TOLD_SECONDS, _TOLD_CHARACTERS, _TOLD_ENDS = 0.3, 80, 500
 _LEAST_AFTERWARDS = 10.0
@@ -88,20 +84,12 @@ class Rehearsal:
             taken=card["context"] + card["workspace"],
             number=plan.get("number", 1),
         )
-        self.gpus.refused = self._start_again
-        self._refused: list[tuple[int, str]] = []
-        """Bytes that were needed where an allocation was refused, and the line."""
-        self._left_out: tuple[Any, Callable[[], None]] | None = None
-        """The steps before an allocation was refused, by optimizer, and what lets them count."""
+        self.gpus.out_of_memory = self._run_out
         self._steps: dict[tuple[int, str], int] = {}
         self._partitions: dict[int, int] = {}
         self._stepped: dict[tuple[int, str], WeakIdKeyDictionary] = {}
         """The parameters that each optimizer has stepped, and after which backward pass."""
         self._names: dict[int, str] = {}
-        self._highest_step = 0
-        """Bytes allocated at most in a step so far."""
-        self._level_steps = 0
-        """Steps since one took more than all before it."""
         self._optimizers: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
         """Number and type of each: one that the program drops is gone, with its states."""
         self._numbers = itertools.count()
@@ -237,31 +225,9 @@ class Rehearsal:
 
         return replaced((torch.nn.Module, "state_dict", state_dict), (self.gpus, "before_saving", self._before_saving))
 
-    def _start_again(self, needed: int) -> None:
-        """Count steps from now on: the program tried a size that does not fit, and will try another."""
-        if len(self._refused) == MOST_REFUSED:
-            self.gpus.refused = None
-        self._refused.append((needed, program_line()))
-        if not self._after.has_begun:
-            go_on = self.gpus.start_again(self._step)
-            self._left_out = self._left_out or (dict(self._steps), go_on)
-            self._steps.clear()
-            self._step = self._highest_step = 0
-            self._after.start_again()
-            self._begin("tries")
-
-    def _refusals(self) -> Iterator[str]:
-        """Yield what was refused, as a doubt."""
-        if self._refused:
-            sizes = sorted(needed / 2**30 for needed, _ in self._refused)
-            lines = ", ".join(dict.fromkeys(line for _, line in self._refused))
-            allocations = "an allocation" if len(sizes) == 1 else f"{len(sizes)} allocations"
-            needed = " to ".join(dict.fromkeys(f"{each:.1f}" for each in (sizes[0], sizes[-1])))
-            yield (
-                f"the GPU of {self.gpus.total_memory / 2**30:.1f} GiB refused {allocations} with which "
-                f"{needed} GiB would be allocated ({lines}); the program catches the error, "
-                "and the figures are those of what it did then"
-            )
+    def _run_out(self, error: BaseException) -> None:
+        self._exit_line = program_line()
+        self._finish("error", error, code=1)
 
     def _before_saving(self) -> None:
         if self._after.is_saving(self._step) and self._phase != "saving":
@@ -393,11 +359,10 @@ class Rehearsal:
         for parameter, state in optimizer.state.items():
             made = [leaf for leaf in tree_leaves(state) if isinstance(getattr(leaf, "_local_tensor", leaf), FakeTensor)]
             self.gpus.label(made, "optimizer", [self._names.get(id(parameter), "")] * len(made))
-        if self._left_out is not None:
-            (before, go_on), self._left_out = self._left_out, None
-            if self._key(optimizer) in before:
-                go_on()
-                self._steps = before
+        if is_caught(program_frames(sys._getframe(1))):
+            self.gpus.doubts.add(
+                "the program catches errors about memory: a larger size that it tries after these steps is not counted"
+            )
         goes_on, key = self._goes_on(optimizer), self._key(optimizer)
         if not self._after.has_begun and not goes_on:
             self._steps[key] = self._steps.get(key, 0) + 1
@@ -427,7 +392,7 @@ class Rehearsal:
 
     def _begin_next_step(self) -> None:
         wanted = self.plan["steps"]
-        waiting = any(self._steps.get(each, 0) < wanted for each in self._optimizers.values()) or self._is_trying()
+        waiting = any(self._steps.get(each, 0) < wanted for each in self._optimizers.values())
         most = max(self._steps.values())
         if waiting and most < MANY_STEPS * wanted:
             self._step = min(most, wanted - 1) + 1
@@ -443,17 +408,6 @@ class Rehearsal:
         self._after.begin(len(self._steps))
         now = time.monotonic() - self._start
         signal.alarm(max(1, int(min(self.plan["seconds"], max(_LEAST_AFTERWARDS, 2 * now)) - now)))
-
-    def _is_trying(self) -> bool:
-        """Return True if the program may still be looking for the largest size that fits.
-
-        It would catch an error about memory, and one of its last steps took more than all before it.
-        """
-        peak, self.gpus.highest = self.gpus.highest, self.gpus.memory[self.gpus.current].allocated
-        has_risen = peak > _RISE * self._highest_step
-        self._highest_step = max(peak, self._highest_step)
-        self._level_steps = 0 if has_risen else self._level_steps + 1
-        return self._level_steps <= _TRIES * self.plan["steps"] and is_caught(program_frames(sys._getframe(1)))
 
     def _tell_models_apart(self) -> None:
         """Count the weights of models that no optimizer trains as other models': references, averages, encoders."""
@@ -520,7 +474,7 @@ class Rehearsal:
             "parameters": sum((self._own_sizes or self._sizes).values()),
             "trains": self._trains,
             "trained": self._trained_elements(),
-            "doubts": [*self._refusals(), *gpus.doubts.sentences],
+            "doubts": [*gpus.doubts.sentences],
             "doubt_kinds": sorted(gpus.doubts.kinds),
             "seconds": time.monotonic() - self._start,
             "host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
