@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import os
 import sys
 from importlib import import_module
@@ -50,8 +49,6 @@ def build_without_weights(doubt: Callable[[str], None]) -> None:
         "huggingface_hub.utils._http": _ask_twice,
         "timm.models._builder": lambda module: setattr(module, "load_pretrained", lambda *_, **__: None),
         "torchvision.extension": _define_torchvision,
-        "torchvision.io.image": _read_images,
-        "torchaudio._extension.utils": _skip_torchaudio,
         "peft.peft_model": _change_peft,
         "torch.utils.tensorboard.writer": _draw_no_graph,
         "deepspeed.ops.op_builder.builder": _change_deepspeed,
@@ -170,54 +167,12 @@ def _change_diffusers(doubt: Callable[[str], None], module: ModuleType) -> None:
     module.ModelMixin.from_pretrained = classmethod(from_pretrained)  # type: ignore[arg-type]
 
 
-_ROIS = "Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width"
-_ROIS_BACK = _ROIS.replace("Tensor input", "Tensor grad")
-_SIZES = "SymInt batch_size, SymInt channels, SymInt height, SymInt width"
-_STEPS = ", ".join(f"SymInt {name}_{side}" for name in ("stride", "pad", "dilation") for side in "hw")
-_DEFORM = (
-    "Tensor weight, Tensor offset, Tensor mask, Tensor bias, {}, SymInt groups, SymInt offset_groups, bool use_mask"
-)
-_MAPPED = _ROIS_BACK.replace("rois,", "rois, Tensor {},")
-_TORCHVISION = (
-    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qroi_align(Tensor input, Tensor rois, float input_scale, int input_zero_point, float rois_scale,"
-    " int rois_zero_point, float spatial_scale, SymInt pooled_height, SymInt pooled_width, int sampling_ratio,"
-    " bool aligned) -> Tensor",
-    f"roi_align({_ROIS}, int sampling_ratio, bool aligned) -> Tensor",
-    f"_roi_align_backward({_ROIS_BACK}, {_SIZES}, int sampling_ratio, bool aligned) -> Tensor",
-    f"ps_roi_align({_ROIS}, int sampling_ratio) -> (Tensor, Tensor)",
-    f"_ps_roi_align_backward({_MAPPED.format('channel_mapping')}, int sampling_ratio, {_SIZES}) -> Tensor",
-    f"roi_pool({_ROIS}) -> (Tensor, Tensor)",
-    f"_roi_pool_backward({_MAPPED.format('argmax')}, {_SIZES}) -> Tensor",
-    f"ps_roi_pool({_ROIS}) -> (Tensor, Tensor)",
-    f"_ps_roi_pool_backward({_MAPPED.format('channel_mapping')}, {_SIZES}) -> Tensor",
-    f"deform_conv2d(Tensor input, {_DEFORM.format(_STEPS)}) -> Tensor",
-    f"_deform_conv2d_backward(Tensor grad, Tensor input, {_DEFORM.format(_STEPS)})"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
-"""Operators of torchvision 0.28 (``torchvision/csrc/ops``), whose library for CUDA needs one."""
-_DECODED = "(Tensor data, int mode=0, bool apply_exif_orientation=False) -> Tensor"
-_MODES = ("", "L", "LA", "RGB", "RGBA")
-"""Pillow's names for ``torchvision.io.ImageReadMode``."""
-
-
 def _define_torchvision(module: ModuleType) -> None:
-    """Define torchvision's operators where its library cannot be loaded; its own meta functions tell their shapes.
-
-    A backward pass saves the inputs and makes a gradient of each that needs one.
-    """
-    if module._has_ops():
-        return
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for schema in _TORCHVISION:
-        library.define(schema)
-        name = schema.partition("(")[0]
-        if not name.startswith("_") and "nms" not in name:
-            torch.library.register_autograd(f"torchvision::{name}", _gradients, setup_context=_save_inputs, lib=library)
-    module._has_ops = lambda: True  # type: ignore[attr-defined]
-    module._check_cuda_version = lambda: -1  # type: ignore[attr-defined] # it is built without CUDA
-    module._library = library  # type: ignore[attr-defined] # its operators live as long
+    """Let torchvision be imported where its library cannot be loaded; without its operators it has no detectors."""
+    if not module._has_ops():
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        module._library = library  # type: ignore[attr-defined] # its operators live as long
 
 
 def _draw_no_graph(module: ModuleType) -> None:
@@ -231,57 +186,6 @@ def _draw_no_graph(module: ModuleType) -> None:
         return drawing.GraphDef(), drawing.RunMetadata()
 
     module.graph = graph  # type: ignore[attr-defined]
-
-
-def _skip_torchaudio(module: ModuleType) -> None:
-    """Let torchaudio go on without its library, as it does where there is none, if that needs CUDA's."""
-    load = module._load_lib
-
-    def load_lib(name: str) -> bool:
-        with contextlib.suppress(OSError):
-            return bool(load(name))
-        return False
-
-    module._load_lib = load_lib  # type: ignore[attr-defined]
-
-
-def _read_images(module: ModuleType) -> None:
-    """Read images with Pillow, which torchvision needs too, where its own library cannot be loaded."""
-    if module._has_image_ops():
-        return
-    library = torch.library.Library("image", "FRAGMENT")
-
-    def read_file(filename: str) -> Any:
-        return torch.frombuffer(bytearray(Path(filename).read_bytes()), dtype=torch.uint8)
-
-    def decode(data: Any, mode: int = 0, apply_exif_orientation: bool = False) -> Any:
-        from PIL import Image, ImageOps
-
-        picture = Image.open(io.BytesIO(data.numpy().tobytes()))
-        picture = ImageOps.exif_transpose(picture) if apply_exif_orientation else picture
-        picture = picture.convert(_MODES[mode] or (picture.mode if picture.mode in _MODES else "RGB"))
-        channels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
-        return channels.view(picture.height, picture.width, -1).permute(2, 0, 1).contiguous()
-
-    decoders = [f"decode_{kind}{_DECODED}" for kind in ("image", "jpeg", "png", "webp")]
-    for schema in ("read_file(str filename) -> Tensor", *decoders):
-        library.define(schema)
-        name = schema.partition("(")[0]
-        library.impl(name, read_file if name == "read_file" else decode, "CompositeExplicitAutograd")
-    module._has_image_ops = lambda: True  # type: ignore[attr-defined]
-    module._library = library  # type: ignore[attr-defined]
-
-
-def _save_inputs(context: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    context.save_for_backward(*(each for each in inputs if isinstance(each, torch.Tensor)))
-    context.tensors = [isinstance(each, torch.Tensor) for each in inputs]
-
-
-def _gradients(context: Any, *_: Any) -> tuple[Any, ...]:
-    saved = iter(context.saved_tensors)
-    inputs = [next(saved) if is_tensor else None for is_tensor in context.tensors]
-    needed = context.needs_input_grad
-    return tuple(torch.empty_like(each) if need else None for each, need in zip(inputs, needed))  # noqa: B905 - 3.9
 
 
 def _is_no_trace(module: ModuleType) -> None:

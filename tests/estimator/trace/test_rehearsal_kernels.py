@@ -1,7 +1,6 @@
 """Rehearsals of programs with kernels of other libraries, and with CUDA graphs."""
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -409,28 +408,6 @@ def test_overlapping_boxes_take_the_overlaps_of_all_pairs(program) -> None:
     assert any("train.py:8 makes a tensor whose size depends on values" in each for each in found.warnings)
 
 
-IMAGES = """
-import sys, torch
-from torchvision.io import ImageReadMode, decode_image, read_file, read_image
-image = read_image("red.png", mode=ImageReadMode.RGB)
-assert image.shape == (3, 20, 30) and image[:, 0, 0].tolist() == [255, 0, 0]
-assert decode_image(read_file("red.png")).shape == (4, 20, 30)
-net = torch.nn.Conv2d(3, 8, 3).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    net(image[None].cuda() / 255).sum().backward()
-    optimizer.step()
-"""
-
-
-def test_images_are_read_on_the_host(program) -> None:
-    image = pytest.importorskip("PIL.Image")
-    if find_spec("torchvision") is None:
-        pytest.skip("torchvision is not installed")
-    image.new("RGBA", (30, 20), "red").save("red.png")
-    assert rehearse([sys.executable, program(IMAGES)]).answer.steps[0].steps == 3
-
-
 WRITTEN = """
 import ctypes, torch
 places = torch.full((4,), 1000, device="cuda")
@@ -448,15 +425,6 @@ for step in range(3):
 def test_values_are_not_known_once_native_code_has_their_address(program) -> None:
     found = rehearse([sys.executable, program(WRITTEN)])
     assert {each.steps for each in found.answer.steps} == {3}
-
-
-def test_torchaudio_is_imported_without_its_library_for_cuda(program) -> None:
-    Path("torchaudio/_extension").mkdir(parents=True)
-    program("", "torchaudio/__init__.py")
-    program("from .utils import _load_lib\nIS_THERE = _load_lib('_torchaudio')\n", "torchaudio/_extension/__init__.py")
-    program("def _load_lib(name):\n    raise OSError('libc10_cuda.so')\n", "torchaudio/_extension/utils.py")
-    check = "import torchaudio._extension\nassert not torchaudio._extension.IS_THERE\n"
-    rehearse([sys.executable, program(check + WRITTEN)])
 
 
 FLEXIBLE = """
