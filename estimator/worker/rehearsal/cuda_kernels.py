@@ -58,9 +58,8 @@ def cuda_kernels() -> Iterator[None]:
             library.impl("embedding_dense_backward", _embedding_backward, "AutogradCPU")
             for name, function in _COMPOSITES.items():
                 library.impl(name, function, composite)
-            for name, kernel, *others in _CELLS:
-                for key in ("CPU", *others):
-                    library.impl(name, kernel, key)
+            library.impl("_thnn_fused_gru_cell", _gru_kernel, "Meta")  # torch has no rule for its shapes
+            library.impl("_thnn_fused_gru_cell_backward", _gru_backward_kernel, "Meta")
             if hasattr(torch.ops.aten, "_fused_rms_norm_backward"):  # since torch 2.9 CUDA has a kernel, a CPU none
                 library.impl("_fused_rms_norm", _rms_norm, "CPU")
                 library.impl("_fused_rms_norm_backward", _rms_norm_backward, "CPU")
@@ -168,46 +167,14 @@ def _products(given: Any, hidden: Any, *weights: Any) -> tuple[tuple[Any, Any], 
     return (given.matmul(of_input.t()), hidden.matmul(of_hidden.t())), (biases[0], biases[1])
 
 
-def _lstm_kernel(of_input: Any, of_hidden: Any, cell: Any, *biases: Any) -> tuple[Any, Any, Any]:
-    enter, forget, new, leave = (of_input + biases[0] + of_hidden + biases[1]).chunk(4, 1)
-    enter, forget, leave, new = enter.sigmoid(), forget.sigmoid(), leave.sigmoid(), new.tanh()
-    after = forget * cell + enter * new
-    return leave * after.tanh(), after, torch.cat((enter, forget, new, leave), 1)
+def _gru_kernel(_of_input: Any, _of_hidden: Any, hidden: Any, *_biases: Any) -> tuple[Any, Any]:
+    return torch.empty_like(hidden), hidden.new_empty((hidden.shape[0], 5 * hidden.shape[1]))
 
 
-def _lstm_backward_kernel(of_hidden: Any, of_cell: Any, before: Any, after: Any, *others: Any) -> tuple[Any, Any, Any]:
-    (enter, forget, new, leave), wide = others[0].chunk(4, 1), after.tanh()
-    of_hidden, of_cell = (torch.zeros_like(after) if each is None else each for each in (of_hidden, of_cell))
-    total = of_cell + of_hidden * leave * (1 - wide * wide)
-    of_enter, of_forget = total * new * enter * (1 - enter), total * before * forget * (1 - forget)
-    of_new, of_leave = total * enter * (1 - new * new), of_hidden * wide * leave * (1 - leave)
-    of_gates = torch.cat((of_enter, of_forget, of_new, of_leave), 1)
-    return of_gates, total * forget, of_gates.sum(0)
-
-
-def _gru_kernel(of_input: Any, of_hidden: Any, hidden: Any, *biases: Any) -> tuple[Any, Any]:
-    reset, update, new = (of_input + biases[0]).chunk(3, 1)
-    more_reset, more_update, kept = (of_hidden + biases[1]).chunk(3, 1)
-    reset, update = (reset + more_reset).sigmoid(), (update + more_update).sigmoid()
-    new = (new + reset * kept).tanh()
-    return new + update * (hidden - new), torch.cat((reset, update, new, hidden, kept), 1)
-
-
-def _gru_backward_kernel(gradient: Any, gates: Any, _has_bias: bool) -> tuple[Any, ...]:
-    reset, update, new, hidden, kept = gates.chunk(5, 1)
-    of_new = gradient * (1 - update) * (1 - new * new)
-    of_reset, of_update = of_new * kept * reset * (1 - reset), gradient * (hidden - new) * update * (1 - update)
-    of_gates = torch.cat((of_reset, of_update, of_new), 1), torch.cat((of_reset, of_update, of_new * reset), 1)
-    return (*of_gates, gradient * update, *(each.sum(0) for each in of_gates))
-
-
-_CELLS = (
-    ("_thnn_fused_lstm_cell", _lstm_kernel),
-    ("_thnn_fused_lstm_cell_backward_impl", _lstm_backward_kernel),
-    ("_thnn_fused_gru_cell", _gru_kernel, "Meta"),
-    ("_thnn_fused_gru_cell_backward", _gru_backward_kernel, "Meta"),
-)
-"""Kernels that a CPU lacks, and keys under which torch has none either."""
+def _gru_backward_kernel(gradient: Any, _gates: Any, _has_bias: bool) -> tuple[Any, ...]:
+    rows, width = gradient.shape
+    shapes = (rows, 3 * width), (rows, 3 * width), (rows, width), (3 * width,), (3 * width,)
+    return tuple(gradient.new_empty(each) for each in shapes)
 
 
 def _last(shape: Any) -> tuple[int, ...]:
