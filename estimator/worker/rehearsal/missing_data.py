@@ -11,7 +11,6 @@ import contextlib
 import functools
 import inspect
 import io
-import itertools
 import random
 import re
 import sys
@@ -82,14 +81,6 @@ _SETS: dict[str, tuple[int, tuple[int, int, str, int, int] | None]] = {
 """torchvision's sets of images with a class each: classes, and width, height, mode, and items for training and test."""
 
 
-_P50K, _ENDOFTEXT = 50_280, 50_256
-_VOCABULARIES = {
-    "vocab.bpe": 50_256, "r50k_base.tiktoken": 50_256, "p50k_base.tiktoken": _P50K, "cl100k_base.tiktoken": 100_256,
-    "o200k_base.tiktoken": 199_998,
-}  # fmt: skip
-"""Files that tiktoken downloads, and the tokens in each; ``p50k_base`` has others after its end of text."""
-
-
 class MissingData:
     """Watches what loads data.
 
@@ -113,8 +104,6 @@ class MissingData:
             watch_sets(self.sizes["items"], functools.partial(setattr, self, "_has_dropped_all", True))
         after_import("evaluate.loading", functools.partial(_change, ("load",), self._measuring))
         after_import("torchvision.datasets", self._change_torchvision)
-        rankings = ("load_tiktoken_bpe", "data_gym_to_mergeable_bpe_ranks")
-        after_import("tiktoken.load", functools.partial(_change, rankings, self._ranking))
 
     def of(self, error: BaseException | None) -> str | None:
         """Return the data that a failure of the program is about: ``imdb, at train.py:3``; None: it is about others."""
@@ -239,22 +228,6 @@ class MissingData:
 
         return open_or_make
 
-    def _ranking(self, load: Any) -> Any:
-        @functools.wraps(load)
-        def load_or_make(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return load(*args, **kwargs)
-            except Exception as error:
-                file = Path(str(next(iter((*args, *kwargs.values()))))).name
-                name = f"tiktoken's {file}"
-                if self.sizes is None or file not in _VOCABULARIES:
-                    self._note(error, name)
-                    raise
-            self._stands_in(name, f"{_VOCABULARIES[file]:,} made-up tokens")
-            return _ranks(_VOCABULARIES[file])
-
-        return load_or_make
-
 
 class _Metric(dict[str, Any]):
     """A metric, and its result: each figure is 0."""
@@ -280,16 +253,6 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _ranks(count: int) -> dict[bytes, int]:
-    """Return as many tokens of byte-pair encoding: bytes, then what makes up synthetic texts, then others."""
-    tokens = [bytes([each]) for each in range(256)]
-    tokens += [f" {word[:end]}".encode() for word in _WORDS for end in range(1, len(word) + 1)]
-    tokens += [bytes(each) for each in itertools.product(range(256), repeat=2)]
-    tokens += [bytes(each) for each in itertools.product(range(256), range(256), range(4))]
-    after = _ENDOFTEXT if count == _P50K else count
-    return {token: at + (at >= after) for at, token in enumerate(itertools.islice(dict.fromkeys(tokens), count))}
 
 
 def _fill(dataset: Any, kind: Any, given: dict[str, Any], classes: int, size: tuple[int, int, str, int, int]) -> None:

@@ -72,26 +72,6 @@ def keep_libraries_python(gpus: FakeGpus) -> None:
         said = [""]
         module.get_paged = get_paged  # type: ignore[attr-defined]
 
-    def no_compiler(module: ModuleType) -> None:
-        def load(_extension: Any) -> bool:
-            gpus.doubts.add("gptqmodel's kernels are not compiled here: the figures are those of its kernels in Python")
-            return False
-
-        module.TorchOpsJitExtension.load = load
-
-    def kernels_in_python(module: ModuleType) -> None:
-        validate = module.validate_quant_linear
-
-        def validate_quant_linear(kernel: Any, **settings: Any) -> Any:
-            try:  # not every kernel asks itself whether what it needs is there
-                is_here, error = kernel.cached_validate_once()
-            except ImportError as missing:
-                is_here, error = False, missing
-            settings["trainable"] = True  # the others are compiled
-            return validate(kernel, **settings) if is_here else (False, error)
-
-        module.validate_quant_linear = validate_quant_linear  # type: ignore[attr-defined]
-
     def multiply_integers(mode: FakeGpus, _product: Any, _dtype: Any, *args: Any) -> Any:
         """Multiply 8-bit integers as torchao does on CUDA; of fake tensors it takes what it takes while compiling."""
         with mode:
@@ -101,5 +81,3 @@ def keep_libraries_python(gpus: FakeGpus) -> None:
     after_import("bitsandbytes.cextension", lambda module: setattr(module, "lib", NoLibrary()))
     after_import("bitsandbytes.functional", managed_memory)
     after_import("torchao.kernel.intmm", lambda module: module.out_dtype.py_impl(type(gpus))(multiply_integers))
-    after_import("gptqmodel.utils.cpp", no_compiler)
-    after_import("gptqmodel.utils.importer", kernels_in_python)

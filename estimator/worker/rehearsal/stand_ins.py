@@ -23,7 +23,7 @@ from .cuda_autocast import cuda_autocast
 from .cuda_kernels import cuda_kernels, jagged_attention
 from .data_parallel import data_parallel, moved
 from .factories import become, factories, materialize, numbered, types_on_gpu
-from .fake_gpu import MAX_KNOWN_VALUES, program_line
+from .fake_gpu import MAX_KNOWN_VALUES
 from .graphs import cuda_graphs
 from .library_classes import subclasses
 from .parameters import parameters_of_modules
@@ -571,22 +571,6 @@ def _kernels_for_lists() -> Iterator[tuple[Any, str, Any]]:
     yield torch._C, "_group_tensors_by_device_and_dtype", grouped
 
 
-def _with_targets(gpus: FakeGpus) -> Any:
-    """Return the adaptive softmax, which asks each cluster for its targets: unknown ones are all in the largest."""
-    forward = torch.nn.AdaptiveLogSoftmaxWithLoss.forward
-
-    def run(self: Any, input_: Any, target_: Any) -> Any:
-        if isinstance(target_, FakeTensor) and target_.constant is None:
-            sentence = f"{program_line()} has targets that only a real run knows: the largest cluster is assumed"
-            gpus.doubts.add(sentence, "sizes")
-            clusters = zip(self.cutoffs, self.cutoffs[1:])  # noqa: B905 - not in Python 3.9
-            _, first = max((end - start, start) for start, end in clusters)
-            gpus.know(target_, torch.full(target_.shape, first, device="cpu"))
-        return forward(self, input_, target_)
-
-    return run
-
-
 def _others(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     """Yield what else depends on a device or on values."""
     scaler, is_all_true = torch.amp.GradScaler, torch._is_all_true
@@ -634,7 +618,6 @@ def _others(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     yield from recurrent_layers(lambda each: isinstance(each, FakeTensor), gpus.doubts, is_ampere=is_ampere)
     yield from files_of_tensors(gpus)
     yield torch, "_is_all_true", is_valid
-    yield torch.nn.AdaptiveLogSoftmaxWithLoss, "forward", _with_targets(gpus)
 
     converter = fake_tensor.FakeTensorConverter
     invalidate = converter.invalidate_constant_aliases

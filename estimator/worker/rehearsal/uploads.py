@@ -66,7 +66,7 @@ def keep_here(warn: Callable[[str], None]) -> None:
         after_import(f"{name}._transports.default", lambda module: _change_httpx(module, is_sent))
     after_import("aiohttp.connector", lambda module: _change_aiohttp(module, is_sent))
     after_import("huggingface_hub.hf_api", _change_hub)
-    after_import("huggingface_hub.repository", _change_repository)
+    after_import("huggingface_hub.repository", _refuse_clones)
     for name in _LOGGERS:
         after_import(name, _change_logger)
     for name in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):
@@ -232,20 +232,13 @@ def _hub_answer(module: ModuleType, name: str, plain: Any) -> Callable[..., Any]
     return answer
 
 
-def _change_repository(module: ModuleType) -> None:
-    """Let clones of the hub's repositories (huggingface_hub before 1.0) be folders that git knows nothing of."""
-    clone = module.Repository
+def _refuse_clones(module: ModuleType) -> None:
+    """Refuse clones of the hub's repositories (huggingface_hub before 1.0), which git would push."""
 
-    def start(self: Any, local_dir: Any, *_: Any, **__: Any) -> None:
-        self.local_dir = str(local_dir)
-        Path(local_dir).mkdir(parents=True, exist_ok=True)
+    def start(*_: Any, **__: Any) -> None:
+        raise NotImplementedError("vramtop cannot rehearse a clone of the hub's repository: do not push to the hub")
 
-    def push(_: Any, *__: Any, blocking: bool = True, **___: Any) -> Any:
-        return "" if blocking else ("", module.CommandInProgress("push", lambda: True, lambda: 0, None))
-
-    for name in [name for name in vars(clone) if name.startswith("git_")]:
-        setattr(clone, name, lambda *_, **__: None)
-    clone.__init__, clone.git_push, clone.push_to_hub = start, push, push
+    module.Repository.__init__ = start
 
 
 def _change_logger(module: ModuleType) -> None:

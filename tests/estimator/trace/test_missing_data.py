@@ -300,30 +300,6 @@ for _ in range(4):
 
 
 @pytest.mark.slow
-def test_a_vocabulary_that_tiktoken_would_download_has_its_size(program):
-    package = Path("tiktoken")
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "load.py").write_text("def load_tiktoken_bpe(file):\n    raise OSError(file)\n"
-                                     "data_gym_to_mergeable_bpe_ranks = load_tiktoken_bpe\n")  # fmt: skip
-    file = program("""
-import torch
-from tiktoken.load import load_tiktoken_bpe
-ranks = load_tiktoken_bpe("https://example.org/o200k_base.tiktoken")
-assert sorted(ranks.values()) == list(range(199_998)) and all(ranks[bytes([each])] < 256 for each in range(256))
-net = torch.nn.Embedding(len(ranks), 2).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(4):
-    net(torch.ones(1, dtype=torch.long).cuda()).sum().backward()
-    optimizer.step()
-""")
-    found = rehearsed(file, "synthetic")
-    assert found.budget.model.parameters == 199_998 * 2
-    assert any("tiktoken's o200k_base.tiktoken): 199,998 made-up tokens stand in" in each for each in found.warnings)
-    with pytest.raises(CannotTellError, match=r"its data \(tiktoken's o200k_base\.tiktoken, at train\.py:4\)"):
-        rehearsed(file, None)
-
-
 def test_sets_of_torchvision(program):
     if find_spec("torchvision") is None:  # torch for CPUs cannot import it outside of a rehearsal
         pytest.skip("torchvision is not installed")

@@ -441,14 +441,12 @@ net = nn.Linear(64, 64).to(dev)
 head = nn.AdaptiveLogSoftmaxWithLoss(64, 4000, [500, 1000]).to(dev)
 optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], 0.1)
 for step in range(3):
-    targets = torch.randint(1000, 4000, (512,), device=dev)
+    targets = torch.randint(0, 4000, (512,)).to(dev)
     head(net(torch.randn(512, 64).to(dev)), targets).loss.backward()
     optimizer.step()
     optimizer.zero_grad()
 """
 
 
-def test_an_adaptive_softmax_has_unknown_targets_in_its_largest_cluster(program) -> None:
-    found = rehearse_beside_cpu(program(ADAPTIVE))
-    assert any("train.py:9 has targets that only a real run knows" in each for each in found.answer.doubts)
-    assert found.budget.peak.low_bytes < found.budget.peak.device_bytes
+def test_an_adaptive_softmax_has_the_clusters_of_its_targets(program) -> None:
+    assert not rehearse_beside_cpu(program(ADAPTIVE), rel=0.03).answer.doubts
