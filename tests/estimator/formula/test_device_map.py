@@ -4,10 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
-from accelerate import cpu_offload
-from accelerate.hooks import AlignDevicesHook, SequentialHook
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from vramtop.estimator.advice.suggestions import candidate_changes
 from vramtop.estimator.budget import Budget
@@ -72,20 +68,6 @@ def test_what_stays_in_cpu_ram_passes_through_the_first_gpu(llama_budget: Budget
     assert budget.peak.components.logits == whole.peak.components.logits
     assert budget.peak.components.temporary - whole.peak.components.temporary == 2 * HIDDEN * 1408
     assert any("stay in CPU RAM" in sentence for sentence in budget.assumptions)
-
-
-def test_accelerate_copies_one_layer_at_a_time(tiny_llama: dict[str, Any]) -> None:
-    """Its hooks are at the modules that have parameters of their own: the largest is what passes through the GPU."""
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**tiny_llama), dtype=torch.bfloat16)
-    cpu_offload(model, execution_device=torch.device("cpu"))
-    sizes = []
-    for module in model.modules():
-        hook = getattr(module, "_hf_hook", None)
-        hooks = hook.hooks if isinstance(hook, SequentialHook) else (hook,)
-        if any(isinstance(each, AlignDevicesHook) and each.offload and not each.place_submodules for each in hooks):
-            sizes.append(sum(2 * parameter.numel() for parameter in module.parameters(recurse=False)))
-    assert max(sizes) == 2 * VOCABULARY * HIDDEN
-    assert sum(sizes) == 2 * sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_offloaded_weights_are_not_trained(llama_budget: BudgetOf) -> None:

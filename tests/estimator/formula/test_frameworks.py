@@ -129,6 +129,16 @@ def test_megatron_fsdp_gathers_and_queues_small_blocks_all_at_once(
         )  # and what is outside of units
 
 
+def test_fsdp2s_steps_in_the_backward_pass_leave_gradients_of_embedding_head_and_norm(
+    budget_of: Estimate, wide: dict[str, Any]
+) -> None:
+    stepped = steps("torchtune", training__optimizer_in_backward=True, parallel__strategy="fsdp2")
+    stepped |= {"training.precision": "fp32", "training.optimizer": "sgd", "training.sequence_length": 16}
+    budget = budget_of(wide, stepped | {"parallel.data_shard": 4})
+    step = next(phase.components for phase in budget.phases if phase.name == "optimizer step")
+    assert step.gradients == 4 * (2 * VOCABULARY * 512 + 512) // 4
+
+
 def test_deepspeeds_buckets_are_whole_in_a_small_model(budget_of: Estimate, wide: dict[str, Any]) -> None:
     sharded = {"parallel__strategy": "zero3", "parallel__data_shard": 8}
     budget = budget_of(wide, steps("transformers", training__activation_checkpointing="full", **sharded))

@@ -1,9 +1,6 @@
 """The phase "saving": what is gathered is compared with what torch's state dicts allocate on a fake process group."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,76 +102,6 @@ def test_strategies_differ(llama_budget: BudgetOf) -> None:
     assert saving("fsdp1", weights="sharded") == 4 * (around + block + whole // RANKS)
     assert saving("fsdp1", weights="none") == 0
     assert saving("ddp", weights="full") == saving("ddp", weights="none")
-
-
-FSDP1_RANK = """
-import os, sys
-import torch, torch.distributed as dist
-from torch.distributed.fsdp import FullStateDictConfig, FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp import ShardedStateDictConfig, StateDictType, _flat_param
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-from transformers import AutoConfig, AutoModelForCausalLM
-
-rank, store, config = int(sys.argv[1]), sys.argv[2], eval(sys.argv[3])
-dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
-model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32)
-blocks = ModuleWrapPolicy({type(model.model.layers[0])})
-model = FSDP(model, auto_wrap_policy=blocks, use_orig_params=True, device_id=torch.device("cpu"))
-model(input_ids=torch.zeros(1, 4, dtype=torch.long)).logits.sum().backward()
-
-held = {"now": 0, "peak": 0}
-allocate, free = _flat_param.FlatParamHandle._alloc_padded_unsharded_flat_param, _flat_param._free_storage
-
-def counted(handle):
-    made = allocate(handle)
-    held["now"] += made.untyped_storage().nbytes()
-    held["peak"] = max(held["peak"], held["now"])
-    return made
-
-def freed(tensor):
-    held["now"] -= tensor.untyped_storage().nbytes()
-    return free(tensor)
-
-_flat_param.FlatParamHandle._alloc_padded_unsharded_flat_param, _flat_param._free_storage = counted, freed
-kinds = {
-    "full": (StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=True)),
-    "kept": (StateDictType.FULL_STATE_DICT, FullStateDictConfig()),
-    "sharded": (StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig()),
-}
-for name, (kind, settings) in kinds.items():
-    held.update(now=0, peak=0)
-    with FSDP.state_dict_type(model, kind, settings):
-        model.state_dict()
-    print(name, held["peak"])
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_fsdp1_unshards_as_many_units_as_it_does_on_two_ranks(
-    budget_of: BudgetOf, tiny_llama: dict[str, Any], tmp_path: Path
-) -> None:
-    """The second rank frees each unit at once, as the first does that moves it to the host; else the root stays."""
-    script = tmp_path / "rank.py"
-    script.write_text(FSDP1_RANK)
-    arguments = [str(tmp_path / "store"), repr(tiny_llama)]
-    runs = [
-        subprocess.Popen([sys.executable, str(script), str(rank), *arguments], stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    outputs = [run.communicate(timeout=300)[0] for run in runs]
-    unsharded = {name: int(size) for name, size in (line.split() for line in outputs[1].splitlines()[-3:])}
-    fsdp1 = {"training.precision": "fp32", "parallel.strategy": "fsdp1", "parallel.data_shard": 2}
-    weights = 4 * budget_of(tiny_llama).model.parameters
-
-    def computed(**saving: Any) -> int:
-        return gathered(budget_of(tiny_llama, fsdp1 | {f"saving.{name}": value for name, value in saving.items()}))
-
-    assert computed(weights="full") == pytest.approx(unsharded["full"], rel=0.001)
-    sharded = computed(weights="sharded")
-    assert sharded - weights // 2 == pytest.approx(unsharded["sharded"], rel=0.001)
-    clones = weights - 4 * (2 * 2000 * 512 + 512)
-    assert computed(weights="full", to_cpu=False) == pytest.approx(unsharded["kept"] + clones, rel=0.001)
 
 
 def test_adapters_are_small(llama_budget: BudgetOf) -> None:

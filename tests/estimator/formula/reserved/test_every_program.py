@@ -31,8 +31,14 @@ STRATEGIES: list[dict[str, Any]] = [
     {"strategy": "fsdp2", "data_shard": 4, "fsdp_units": "model"},
     {"strategy": "fsdp1", "data_shard": 4},
     {"strategy": "fsdp1", "data_shard": 4, "cpu_offload": "all", "original_parameters": False},
+    {"strategy": "fsdp1", "data_shard": 4, "fsdp_wrap_classes": ["LlamaMLP"], "fsdp_backward_prefetch": "post"},
+    {"strategy": "fsdp1", "data_shard": 4, "fsdp_min_unit_parameters": 700_000},
+    {"strategy": "zero2", "data_shard": 4},
     {"strategy": "zero3", "data_shard": 4},
+    {"tensor": 2, "sequence_parallel": True},
+    {"pipeline": 2},
 ]
+ADAPTERS: tuple[dict[str, Any] | None, ...] = (None, None, {"targets": "all-linear", "quantization": "nf4"})
 LOSSES = ("full", "chunked", "fused-linear", "unsloth", "log-probs", "fused-log-probs", "divergence")
 CHECKPOINTING = ("none", "full", "selective")
 
@@ -60,11 +66,10 @@ def check(rank: RankMemory, case: object) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_step_releases_what_it_allocates(framework: str) -> None:
     """All strategies with all losses, stepped after or in the backward pass, while what has fewer kinds takes turns."""
-    turns = zip(
-        itertools.cycle(CHECKPOINTING), itertools.cycle(CONFIGS), itertools.cycle((1, 1, 1, 1, 2)), strict=False
-    )
+    kinds = (CHECKPOINTING, CONFIGS, (1, 1, 1, 1, 2), ADAPTERS)
+    turns = zip(*map(itertools.cycle, kinds), strict=False)
     for parallel, loss, in_backward in itertools.product(STRATEGIES, LOSSES, (False, True)):
-        checkpointing, config, accumulation = next(turns)
+        checkpointing, config, accumulation, lora = next(turns)
         training = {
             "framework": framework,
             "sequence_length": 256,
@@ -73,4 +78,4 @@ def test_every_step_releases_what_it_allocates(framework: str) -> None:
             "activation_checkpointing": checkpointing,
             "gradient_accumulation": accumulation,
         }
-        check(rank_of(config, None, training=training, parallel=parallel), (parallel, training, config))
+        check(rank_of(config, lora, training=training, parallel=parallel), (parallel, training, config, lora))

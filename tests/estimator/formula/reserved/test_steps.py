@@ -1,6 +1,5 @@
 """The closed form's stream of allocations: it leaves nothing behind, and allocates what the closed form says."""
 
-import itertools
 from typing import Any
 
 import pytest
@@ -33,44 +32,6 @@ def rank_of(config: dict[str, Any], task: str = "causal-lm", **tables: Any) -> R
 
 def run_of(rank: RankMemory) -> TrainingRun:
     return TrainingRun(rank, Machine(AllocatorSettings()))
-
-
-STRATEGIES = [
-    {},
-    {"strategy": "ddp", "data_replicate": 2},
-    {"strategy": "fsdp2", "data_shard": 4},
-    {"strategy": "fsdp2", "data_shard": 4, "fsdp_units": "model"},
-    {"strategy": "fsdp2", "data_shard": 4, "fsdp_units": "blocks", "reshard_after_forward": False},
-    {"strategy": "fsdp1", "data_shard": 4},
-    {"strategy": "fsdp1", "data_shard": 4, "fsdp_min_unit_parameters": 30_000_000},
-    {"strategy": "fsdp1", "data_shard": 4, "fsdp_wrap_classes": ["LlamaMLP"], "fsdp_backward_prefetch": "post"},
-    {"strategy": "fsdp1", "data_replicate": 4, "sharding": "none", "cpu_offload": "all"},
-    {"strategy": "zero2", "data_shard": 4},
-    {"strategy": "zero3", "data_shard": 4, "cpu_offload": "all"},
-    {"tensor": 2, "sequence_parallel": True},
-    {"pipeline": 2},
-]
-TRAININGS = [
-    {"precision": "bf16"},
-    {"gradient_accumulation": 4},
-    {"activation_checkpointing": "full", "precision": "fp32"},
-    {"activation_checkpointing": "selective", "framework": "torchtitan"},
-    {"loss": "chunked", "framework": "torchtitan", "gradient_accumulation": 2},
-    {"optimizer_in_backward": True, "optimizer": "adafactor"},
-]
-
-
-@pytest.mark.parametrize("parallel", STRATEGIES, ids=str)
-def test_a_step_leaves_nothing_behind_but_optimizer_states(parallel: dict[str, Any]) -> None:
-    for training, lora in itertools.product(TRAININGS, (None, {"targets": "all-linear", "quantization": "nf4"})):
-        tables = {"training": {"sequence_length": 512, **training}, "parallel": parallel}
-        run = run_of(rank_of(LLAMA, **tables, **({"lora": lora} if lora else {})))
-        run.train(steps=1)
-        allocator = run.machine.allocator
-        after, blocks = allocator.allocated, sum(block.used for block in mapped_blocks(allocator))
-        run.train(steps=2)
-        assert allocator.allocated == after, (training, lora)
-        assert sum(block.used for block in mapped_blocks(allocator)) == blocks, (training, lora)
 
 
 @pytest.mark.parametrize("name", ["bf16", "mixed", "mixed checkpointed", "mixed adapters checkpointed", "bf16 fsdp2"])
