@@ -113,21 +113,6 @@ async def test_the_snapshot_that_the_run_has_left_is_opened_by_itself(tmp_path: 
 
 
 @pytest.mark.slow
-async def test_a_snapshot_that_cannot_be_read_is_said(tmp_path: Path) -> None:
-    (tmp_path / "vramtop-oom-rank0-4711.pickle").write_bytes(b"cut off")
-    app = crashed()
-    ranks = (SimpleNamespace(pid=4711),)
-    app.attachments[4711, 1_000.0] = SimpleNamespace(cwd=tmp_path, ranks=ranks)  # type: ignore[assignment]
-    async with app.run_test(size=(120, 40)) as pilot:
-        await open_by_enter(app, pilot)
-        await until_shown(
-            pilot, lambda: any("Cannot show the run's snapshot: " in note.message for note in app._notifications)
-        )
-        assert any("vramtop-oom-rank0-4711.pickle" in note.message for note in app._notifications)
-        assert screen_text(app).lstrip().startswith("Out of memory: ")  # what is known of the run stays
-
-
-@pytest.mark.slow
 async def test_enter_on_a_rank_of_the_attach_screen_explains_its_end() -> None:
     app = crashed()
     async with app.run_test(size=(120, 40)) as pilot:

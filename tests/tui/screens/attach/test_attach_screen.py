@@ -12,22 +12,18 @@ from textual.widgets import Input
 from waiting import until_shown
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import ProcessCounters, WatchedJob
 from vramtop.tui.screens.attach.rank_table import RankTable
-from vramtop.tui.screens.attach.run_graph import RunGraph
 from vramtop.tui.screens.attach.screen import AttachScreen
 from vramtop.tui.screens.step.screen import StepScreen
-
-UNTRACED = "The step was not traced: lion cannot be traced."
 
 
 def estimate_forty(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
@@ -115,18 +111,6 @@ async def test_answers_are_saved_for_the_command_line(training):
         await until_shown(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))) == {})
 
 
-@pytest.mark.slow
-async def test_clearing_a_field_deletes_its_answer(attached, training):
-    SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512, "training.micro_batch": 7})
-    async with attached(pid=training.pid) as (screen, pilot):
-        await until_shown(pilot, lambda: screen.query_one(RankTable).has_focus and bool(screen.query("FieldRow Input")))
-        assert "instead of 2" in text_of(screen, "#row-training-micro_batch .remark")
-        screen.query_one("#row-training-micro_batch Input", Input).focus()
-        await pilot.press("end", "ctrl+u")
-        left = {"training.sequence_length"}
-        await until_shown(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))).keys() == left)
-
-
 async def test_answers_that_cannot_be_saved_are_reported_in_one_sentence(attached, training, watchlist, tmp_path):
     (tmp_path / "file").write_text("")
     answers = SavedAnswers(tmp_path / "file" / "answers.json")
@@ -156,17 +140,6 @@ def two_runs(training, watchlist):
         return watchlist.update(make_snapshot(gpus, time=float(next(times))))
 
     return make
-
-
-@pytest.mark.slow
-async def test_all_ranks_are_listed_and_the_cursor_chooses_one(attached, two_runs):
-    async with attached(board=two_runs(40, 61, 41), pid=999_999_000) as (screen, pilot):
-        await until_shown(pilot, lambda: "no process 999999000" in text_of(screen, "#problem"))
-        assert len(screen.query_one(RankTable).rows) == 2
-        assert text_of(screen, "#title").split() == ["other"]
-        assert "61.0 of 80.0 GiB" in text_of(screen, "#bars")  # the rank over its budget
-        await pilot.press("up")
-        await until_shown(pilot, lambda: "40.0 of 80.0 GiB" in text_of(screen, "#bars"))
 
 
 async def test_a_run_that_has_ended_stays_with_its_summary(attached, training, watchlist, two_runs):
@@ -222,17 +195,6 @@ async def test_a_diverging_run_shows_the_reason_and_torch_counters(attached, tra
         assert "cache flushed 3 times" in bars
         screen.show_board(two_runs(40, 41, 41))
         await until_shown(pilot, lambda: not screen.query_one("#why").display)
-
-
-async def test_on_a_small_terminal_the_reason_stands_above_the_graph(attached, training, two_runs):
-    async with attached(board=two_runs(40, 61, 41), pid=999_999_000, size=(80, 24)) as (screen, pilot):
-        await until_shown(pilot, lambda: "Why?" in text_of(screen, "#why"))
-        why, graph, pane = (screen.query_one(name) for name in ("#why", "#over-time", "#memory"))
-        await until_shown(pilot, lambda: pane.region.y < why.region.y < why.region.bottom <= graph.region.y)
-        assert why.region.y < pane.region.bottom < graph.region.bottom
-        pane.focus()
-        await pilot.press("pagedown")
-        await until_shown(pilot, lambda: graph.region.bottom <= pane.region.bottom)
 
 
 async def test_causes_are_searched_by_the_quick_estimate_that_is_not_corrected(training, watchlist, two_runs):
@@ -295,24 +257,6 @@ async def test_an_ended_process_is_reported_in_one_sentence(attached):
     async with attached(pid=ended.pid, size=(80, 24)) as (screen, pilot):
         await until_shown(pilot, lambda: f"no process {ended.pid}" in text_of(screen, "#problem"))
         assert text_of(screen, "#run") == f"process {ended.pid}"
-
-
-async def test_an_unreadable_process_is_reported_in_one_sentence(attached):
-    def attach(pid: int, **_: object) -> Attachment:
-        raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.")
-
-    async with attached(attach=attach, pid=1, size=(80, 24)) as (screen, pilot):
-        await until_shown(pilot, lambda: "hidden from this user" in text_of(screen, "#problem"))
-
-
-@pytest.mark.slow
-async def test_a_run_without_gpu_memory_shows_its_budget_alone(attached, training):
-    async with attached(pid=training.pid, size=(80, 24)) as (screen, pilot):
-        await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
-        await pilot.press(*"512")
-        await until_shown(pilot, lambda: "peak 40.0 GiB" in text_of(screen, "#budget"))
-        assert "not hold GPU memory yet" in text_of(screen, "#bars")
-        assert not screen.query_one(RunGraph).display
 
 
 @pytest.mark.slow

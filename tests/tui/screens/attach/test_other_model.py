@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import psutil
 import pytest
 from builders import make_budget
 from screen_host import field_row, opened, retype
@@ -94,28 +93,3 @@ async def test_until_the_run_is_read_again_nothing_of_the_old_model_is_shown_bes
         job = watchlist.runs()[0].job
         assert job.training.micro_batch == 7
         assert job.lora.targets == ["c_attn"]
-
-
-@pytest.mark.slow
-async def test_an_ended_process_cannot_be_read_again_and_that_is_said(training):
-    async with attached(training) as (watchlist, screen, pilot):
-        process = psutil.Process(training.pid)
-        training.kill()
-        training.wait()
-        assert not process.is_running()
-        await retype(pilot, screen, "model.id", "gpt2")
-        await until_shown(pilot, lambda: watchlist.runs()[0].job.model.id == "gpt2")
-        assert "are for the previous model" in str(screen.query_one("#warnings").render())
-        assert remarks(screen) == ""
-        assert watchlist.runs()[0].job.model.config is None
-
-
-@pytest.mark.slow
-async def test_half_a_name_is_reported_and_its_reading_leaves_nothing_behind(training):
-    async with attached(training) as (watchlist, screen, pilot):
-        await retype(pilot, screen, "model.id", "gpt")
-        await until_shown(pilot, lambda: "'gpt' is not known" in problem(screen))
-        await pilot.press("2")
-        await until_shown(pilot, lambda: watchlist.runs()[0].job.model.id == "gpt2")
-        assert problem(screen) == ""
-        assert "'gpt'" not in str(screen.query_one("#warnings").render())

@@ -4,7 +4,6 @@ from textual.app import App, ComposeResult
 
 from vramtop.estimator.budget import Components
 from vramtop.estimator.common.sizes import GIB
-from vramtop.tui.draw.bars import Cell
 from vramtop.tui.draw.memory_graph import Readings, TimeMark
 from vramtop.tui.draw.palette import COMPONENTS, colour_of
 from vramtop.tui.screens.attach.run_graph import (
@@ -62,12 +61,6 @@ def test_with_colour_observed_memory_is_brighter_than_expected_memory():
 
 def test_memory_beyond_the_budget_belongs_to_no_component():
     assert [row[-1] for row in patterns(picture(steady(80 * GIB), layers=STACKED))] == [*"██", *"▒▒▓▓▒▒"]
-
-
-def test_the_curve_is_at_least_half_a_row_thick():
-    thin = run_graph_rows(picture(steady(41 * GIB)), width=20, height=8)
-    assert thin[3][0] == Cell("▁", "#189746", None)
-    assert thin[4][0] == Cell("█", "#189746")
 
 
 def test_a_level_line_crosses_the_whole_graph_below_its_top_and_leaves_the_curve_as_it_is():

@@ -105,16 +105,6 @@ async def test_the_first_frame_shows_the_early_reading(monkeypatch):
         assert "4711" in first
 
 
-async def test_keys_that_need_a_board_appear_with_the_first_board():
-    app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
-    app.source_for_test.read_allowed.clear()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: "Quit" in screen_lines(app)[-1])
-        assert "Kill" not in screen_lines(app)[-1]
-        app.source_for_test.read_allowed.set()
-        await until_shown(pilot, lambda: " k Kill " in screen_lines(app)[-1])
-
-
 async def test_a_failure_from_before_the_app_started_is_shown():
     closed = threading.Event()
     source, watchlist = NoDriver("no NVIDIA driver here"), Watchlist(make_budget)
@@ -228,15 +218,6 @@ async def test_gpu_with_an_old_reading_is_marked():
         titles = [line for line in screen_lines(app) if line.startswith("── ")]
         assert "old" not in titles[0]
         assert "! 1 min old" in titles[1]
-
-
-async def test_a_new_fault_pushes_nothing_off_the_screen():
-    app = open_app([make_snapshot([make_gpu(0), make_gpu(1)])], interval=60.0)  # nothing else redraws the whole screen
-    async with on_first_board(app, (80, 24)) as pilot:
-        app.on_source_failed(SourceFailed("the NVIDIA driver is gone, " * 8))
-        await pilot.pause()
-        assert app.screen.max_scroll_y == 0
-        assert "Quit" in screen_lines(app)[-1]
 
 
 async def test_app_quits_while_its_source_hangs():
@@ -511,31 +492,3 @@ async def test_garbage_is_collected_again_once_the_first_frame_is_drawn():
     finally:
         gc.unfreeze()
         gc.enable()
-
-
-async def test_tab_skips_the_panels():
-    app = open_app([make_snapshot([make_gpu(0), make_gpu(1)])])
-    async with on_first_board(app) as pilot:
-        for _ in range(3):
-            await pilot.press("tab")
-            assert not isinstance(app.focused, GpuPanel)
-        assert len(app.screen.query(GpuPanel)) == 3
-
-
-async def test_the_cursor_shows_where_keys_go_at_once():
-    app = open_app([make_snapshot([make_gpu(number, [make_process(number + 1, 10)]) for number in range(16)])])
-    async with on_first_board(app) as pilot:
-        rows, table = app.screen.query_one(GpuRows), app.screen.query_one(ProcessTable)
-
-        def grounds() -> tuple[Any, Any]:
-            lines = rows.render_line(0), table.render_line(1)
-            return tuple([segment.style and segment.style.bgcolor for segment in line][-1] for line in lines)
-
-        table.focus()
-        await until_shown(pilot, lambda: table.has_focus)
-        await pilot.pause()
-        before = grounds()
-        await pilot.press("tab")
-        await until_shown(pilot, lambda: all(one != other for one, other in zip(before, grounds(), strict=True)))
-        await pilot.press("shift+tab")
-        await until_shown(pilot, lambda: grounds() == before)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -13,7 +12,6 @@ from json_schemas import valid_json
 from rich.cells import cell_len
 from screen_host import on_first_board, screen_lines
 from slow_cases import first_quick
-from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
@@ -21,15 +19,13 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import Fault
-from vramtop.monitor.snapshot.snapshot import GpuReading, MigReading, Snapshot
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.commands import attach, once
 from vramtop.tui.screens.dashboard.gpu_area import GpuPanel
-from vramtop.tui.screens.dashboard.gpu_rows import GpuRows, gpu_name_width, gpu_row_line, gpu_row_titles
+from vramtop.tui.screens.dashboard.gpu_rows import GpuRows, gpu_name_width, gpu_row_line
 from vramtop.tui.screens.dashboard.process_rows import in_order, matching, table_rows
-from vramtop.tui.screens.dashboard.process_table import ProcessTable
-from vramtop.tui.screens.dashboard.signal_text import signal_details
 
 TUNE = Job(name="tune", model=ModelSpec(id="gpt2"))
 
@@ -108,27 +104,6 @@ async def test_panels_use_the_scale_of_the_device() -> None:
         assert all(cell_len(line) == 120 for lines in panels for line in lines)
 
 
-async def test_rows_follow_a_new_layout_and_the_cursor_stays_on_its_device() -> None:
-    whole, others = mig_gpu(), [make_gpu(at) for at in range(1, 5)]
-    app = open_app([make_snapshot([whole, *others])])
-    async with on_first_board(app, (80, 24)) as pilot:
-        rows = app.screen.query_one(GpuRows)
-        rows.focus()
-        await pilot.press("down", "up")
-
-        async def show(*mig: MigReading, at: float) -> list[str]:
-            app._sampler._source.snapshots = [make_snapshot([replace(whole, mig=mig or None), *others], time=at)]
-            await until_shown(pilot, lambda: app.board.snapshot.time == at)
-            await pilot.pause()
-            return [rows.cells_of(row).plain[:6].rstrip() for row in rows.rows]
-
-        assert await show(*whole.mig, at=2_000.5) == [" 0", " 0:3:0", " 0:3:1", "▶0:9 1", " 1", " 2", " 3", " 4"]
-        assert await show(whole.mig[2], at=2_001.0) == [" 0", "▶0:9 1", " 1", " 2", " 3", " 4"]
-        assert await show(*whole.mig[:2], at=2_002.0) == [" 0", " 0:3:0", " 0:3:1", "▶1", " 2", " 3", " 4"]
-        assert await show(*whole.mig, at=2_003.0) == [" 0", " 0:3:0", " 0:3:1", "▶0:9 1", " 1", " 2", " 3", " 4"]
-        assert not any("0:3" in line or "0:9" in line for line in await show(at=2_004.0))
-
-
 def test_table_names_the_instance_and_its_rows_add_up() -> None:
     board = tuned().update(make_snapshot([mig_gpu()]))
     rows = table_rows(board)
@@ -161,25 +136,6 @@ def test_one_pid_in_two_instances_has_two_rows() -> None:
     assert len({row.key for row in held}) == 2
 
 
-async def test_gpu_column_is_wide_enough_for_instances() -> None:
-    app = open_app([make_snapshot([mig_gpu(10)])])
-    async with on_first_board(app, (80, 24)):
-        table = app.screen.query_one(ProcessTable)
-        places = {row.cells["GPU"].text for row in table.rows}
-        assert {"10:3:0", "10:3:1", "10:9"} <= places
-
-
-@pytest.mark.parametrize("width", [60, 80, 100, 200])
-def test_lines_and_titles_have_the_requested_width(width: int) -> None:
-    wide = mig_gpu(1)
-    named = replace(wide, mig=tuple(replace(device, profile="模型模型模型模型") for device in wide.mig))
-    for gpus in ([mig_gpu(), make_gpu(1)], [named]):
-        shown = tuned().update(make_snapshot(gpus)).displayed_gpus
-        names = gpu_name_width(shown)
-        assert {gpu_row_line(gpu, width, names=names, selected=False).cell_length for gpu in shown} == {width}
-        assert gpu_row_titles(width, names=names).cell_length == width
-
-
 def test_a_device_of_unknown_memory_shows_the_reason_and_its_gpu_keeps_its_figures() -> None:
     fault = Fault(field="mig", code="NO_PERMISSION", message="this user may not read it")
     gpu = mig_gpu(faults=(fault,))
@@ -200,14 +156,6 @@ def test_once_prints_the_fault_of_a_device_once(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(once, "NvmlSource", lambda **_: ScriptedSource([make_snapshot([less], time=time.time())]))
     told = [line for line in vramtop("--once", code=0).out.splitlines() if "add up to" in line]
     assert [line.partition(": the ")[0] for line in told] == ["GPU 0:3:0", "GPU 0:9"]
-
-
-def test_the_termination_dialog_names_a_device_like_the_table() -> None:
-    board = tuned().update(make_snapshot([mig_gpu()], time=time.time()))
-    row = board.processes[1]
-    ending = SimpleNamespace(process=row.process, is_other_users=False, uncertainty=None)
-    batch = SimpleNamespace(members=[ending], refused={})
-    assert "2.0 GiB of GPU 0:3:1" in signal_details([row], board, batch, width=80).plain
 
 
 def test_once_prints_a_line_for_each_device_and_json_has_an_array(monkeypatch: pytest.MonkeyPatch) -> None:

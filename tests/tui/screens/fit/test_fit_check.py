@@ -6,22 +6,18 @@ from builders import make_budget, make_gpu, make_process, make_snapshot
 from screen_host import field_row, opened, retype, screen_lines, screen_text
 from slow_cases import first_quick
 from textual.events import Paste
-from textual.pilot import Pilot
 from textual.widgets import Input
 from waiting import until_shown
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.job.gpu_catalogue import catalogue
 from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
-from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.job.job_file.load_and_save import load_job
 from vramtop.estimator.job.settled import settled as as_settled, settles
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.job.dialogs import CopiedTextScreen, OpenJobScreen, SaveJobScreen
-from vramtop.tui.job.form.job_form import JobForm
 from vramtop.tui.job.form.model_input import ModelInput
 from vramtop.tui.screens.fit.gpu_picker import GpuPicker
 from vramtop.tui.screens.fit.screen import FitCheckScreen
@@ -74,18 +70,6 @@ def error_under(screen: FitCheckScreen, key: str) -> str:
     return " ".join(str(error.render()) for error in field_row(screen, key).query(".error"))
 
 
-async def unfold(pilot: Pilot[None], screen: FitCheckScreen, *keys: str) -> None:
-    for key in keys:
-        screen.query_one(JobForm).unfold(key)
-    await until_shown(
-        pilot, lambda: all(shown(screen, key) and field_row(screen, key).query(".control") for key in keys)
-    )
-
-
-def shown(screen: FitCheckScreen, key: str) -> bool:
-    return bool(screen.query(f"#row-{key.replace('.', '-')}"))
-
-
 async def test_typing_a_micro_batch_changes_the_verdict(fit, board):
     async with fit(board) as (screen, pilot):
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
@@ -93,18 +77,6 @@ async def test_typing_a_micro_batch_changes_the_verdict(fit, board):
         await until_shown(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))
         assert "short 11.5" in text_of(screen, "#answer")
         assert "batch 9 sequences" in text_of(screen, "#answer")
-
-
-@pytest.mark.parametrize("width", first_quick([80, 100, 120]))
-async def test_values_and_phases_are_complete_at_usual_widths(fit, board, width):
-    async with fit(board, size=(width, 60)) as (screen, pilot):
-        await until_shown(pilot, lambda: "total" in text_of(screen, "#answer"))
-        await pilot.pause()
-        lines = screen_lines(pilot.app)
-        (precision,) = (line for line in lines if "  precision" in line)
-        assert "auto" in precision
-        (heads,) = (line for line in lines if "GiB     " in line and "loading" in line)
-        assert "optimizer" in heads
 
 
 async def test_a_new_board_changes_the_verdict(fit, watchlist, board):
@@ -211,19 +183,6 @@ async def test_without_gpus_a_gpu_of_the_catalogue_is_chosen(fit):
         assert screen.job.target.gpu == "t4"
 
 
-async def test_the_longest_name_of_a_card_is_shown_in_full_and_an_emptied_count_is_no_mistake(fit):
-    longest = max((gpu.label for gpu in catalogue()), key=len)
-    async with fit() as (screen, pilot):
-        await until_shown(pilot, lambda: "no GPU here" in text_of(screen, "#answer"))
-        screen.query_one("#gpu-model", SearchChoice).value = longest
-        await until_shown(pilot, lambda: any(longest in line for line in screen_lines(pilot.app)))
-        count = screen.query_one("#count", Input)
-        count.focus()
-        await pilot.press("3", "backspace", "tab")
-        await pilot.pause()
-        assert (count.value, count.has_class("-invalid")) == ("", False)
-
-
 @pytest.mark.parametrize("width", first_quick([80, 120]))
 async def test_a_long_error_is_shown_to_its_end(fit, width):
     async with fit(size=(width, 40)) as (screen, pilot):
@@ -264,32 +223,6 @@ def suggested(screen: FitCheckScreen) -> bool:
 def settled(screen: FitCheckScreen) -> bool:
     budget = screen.query_one(VerdictView).budget
     return budget is not None and screen.job is not None and settles(budget.job, screen.job)
-
-
-async def test_lines_of_the_verdict_stay_as_wide_when_its_scrollbar_appears(fit, board, large):
-    async with fit(initial=large, size=(120, 24)) as (screen, pilot):
-        view = screen.query_one(VerdictView)
-        await until_shown(pilot, lambda: view.size.width > 0)
-        assert not view.show_vertical_scrollbar
-        width = view.scrollable_content_region.width
-        screen.show_board(board)
-        await until_shown(pilot, lambda: suggested(screen) and view.show_vertical_scrollbar)
-        assert view.scrollable_content_region.width == width, "lines drawn before are broken in two"
-
-
-@pytest.mark.slow
-async def test_suggestions_for_the_settings_before_say_so(fit, board, large, monkeypatch):
-    async with fit(board, initial=large) as (screen, pilot):
-        await until_shown(pilot, lambda: suggested(screen))
-        assert "1-9 applies" in text_of(screen, "Suggestions")
-        search, asked = screen._advice_task.submit, []
-        monkeypatch.setattr(screen._advice_task, "submit", asked.append)
-        screen.query_one(JobForm).fill(with_changes(large, {"training.micro_batch": 12}))
-        await until_shown(pilot, lambda: "outdated" in text_of(screen, "Suggestions"))
-        await until_shown(pilot, lambda: bool(asked) and asked[-1].args[0].job.training.micro_batch == 12)
-        search(asked[-1])
-        await until_shown(pilot, lambda: "1-9 applies" in text_of(screen, "Suggestions"))
-        assert "outdated" not in text_of(screen, "Suggestions")
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from builders import make_budget, make_gpu, make_snapshot
+from builders import make_budget
 from screen_host import ScreenHost, field_row, retype
 from textual.pilot import Pilot
 from waiting import until_shown
@@ -65,24 +65,6 @@ async def opened(pilot: Pilot[None], screen: FitCheckScreen, text: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("gpus", "ranks"), [(0, 1), (2, 2)])
-async def test_a_line_that_starts_a_process_for_each_gpu_has_those_of_this_machine_with_any_model(screen, gpus, ranks):
-    Path("train.py").write_text(SCRIPT.replace('output_dir="x"', 'output_dir="x", fsdp="full_shard"'))
-    board = Watchlist(estimate=estimate).update(make_snapshot([make_gpu(n) for n in range(gpus)]))
-    async with ScreenHost(screen).run_test(size=(120, 80)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
-        await opened(pilot, screen, "deepspeed train.py")
-        await retype(pilot, screen, "training.sequence_length", "512")
-        await until_shown(pilot, lambda: gpus == 0 or estimated(screen, OLD))
-        assert ("this machine" in remarks(screen)) == bool(gpus)
-        await retype(pilot, screen, "model.id", "gpt2")
-        await until_shown(pilot, lambda: gpus == 0 or estimated(screen, "gpt2"))
-        assert screen.job is None or screen.job.parallel.data_shard == ranks
-        assert ("this machine" in remarks(screen)) == bool(gpus)
-
-
-@pytest.mark.slow
 async def test_a_launch_line_is_read_again_with_another_model_and_edits_stay(screen):
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
@@ -119,15 +101,3 @@ async def test_a_job_file_says_nothing_of_another_model(screen):
         assert (job.name, job.training.trainable, job.training.micro_batch) == (None, None, 2)
         assert job.unsure.optimizer == "less"
         assert field_row(screen, "training.trainable").value is None
-
-
-@pytest.mark.slow
-async def test_a_source_that_is_gone_is_reported(screen, tmp_path):
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        await opened(pilot, screen, "job.toml")
-        await until_shown(pilot, lambda: estimated(screen, OLD))
-        (tmp_path / "job.toml").unlink()
-        await retype(pilot, screen, "model.id", "gpt2")
-        await until_shown(pilot, lambda: "job.toml: no such file" in str(screen.query_one("#problem").render()))
-        assert screen.query_one(VerdictView).is_invalid

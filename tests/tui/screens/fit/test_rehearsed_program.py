@@ -13,7 +13,6 @@ from screen_host import ScreenHost, screen_text
 from textual.widgets import Static
 from waiting import until_shown
 
-from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.job.job_file.load_and_save import load_job
 from vramtop.monitor.board.watchlist import Watchlist
@@ -178,24 +177,6 @@ rows = load_dataset("a").map(lambda row: tokenizer(row["text"], truncation=True,
         await until_shown(pilot, lambda: reading.query_one(VerdictView).budget is not None)
         offer = "The program finds 2 GPUs, and this figure counts one (see below). Ctrl+R"
         await until_shown(pilot, lambda: (offer in screen_text(app)) == (gpus == 2))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("quick_rehearsals")
-async def test_a_model_without_a_closed_form_is_named_and_opened_as_its_training_script(tmp_path, monkeypatch) -> None:
-    pytest.importorskip("transformers")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    quick = Estimators(None, corrects=False, notify=lambda _: None).quick
-    screen = FitCheckScreen(Watchlist(estimate=quick), estimate=quick, initial=Job(model=ModelSpec(id="whisper-tiny")))
-    app = ScreenHost(screen)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: "whisper-tiny has no closed form: F3 opens it" in problem(screen))
-        screen.action_open("whisper-tiny --batch 2")
-        view = screen.query_one(VerdictView)
-        await until_shown(pilot, lambda: view.budget is not None and not view.is_invalid)  # nobody was asked
-        assert view.budget.rehearsal is not None
-        await until_shown(pilot, lambda: "its training script was" in screen_text(app))
 
 
 async def agree(pilot: Any, screen: FitCheckScreen) -> None:

@@ -219,17 +219,3 @@ async def test_a_mig_device_shows_its_memory_and_the_activity_of_its_gpu() -> No
         assert "412 of 700 W" in screen_text(app)
         assert "the figures below are for the whole GPU 0" in screen_text(app)
         assert demand.value.gpus == {"GPU-00000000": "full"}
-
-
-@pytest.mark.slow
-async def test_where_there_is_no_room_for_all_figures_tab_goes_to_them_and_arrows_scroll(two_gpus) -> None:
-    app, _ = open_app([two_gpus])
-    async with on_first_board(app, (60, 20)) as pilot:
-        await pilot.press("g")
-        screen = await shown(pilot)
-        assert "VBIOS" not in screen_text(app)
-        assert "4711" in screen_text(app)
-        await pilot.press("tab", "end")
-        await until_shown(pilot, lambda: "VBIOS" in screen_text(app))
-        await pilot.press("tab")
-        assert screen.focused is screen.table

@@ -182,15 +182,3 @@ def test_what_is_unusual_on_a_host_is_said(name) -> None:
             assert " ".join(each.split()) in text
 
     drive(check, [reading])
-
-
-@pytest.mark.slow
-def test_of_a_thousand_hosts_only_those_in_sight_are_drawn() -> None:
-    hosts = [host(f"node{at:04}", *["on_budget"] * 8, first=8 * at) for at in range(1000)]
-
-    async def check(app, pilot, source):
-        table, gpus = app.screen.query_one(ProcessTable), app.screen.query_one(GpuRows)
-        assert (len(table.rows), len(gpus.rows)) == (8000, 8000)
-        assert table.drawn_lines + gpus.drawn_lines < 200
-
-    drive(check, hosts)

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.board.board import GpuRow, ProcessRow
+from vramtop.monitor.board.board import GpuRow
 from vramtop.monitor.board.run_phases import PhaseStart
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import HOST_MEMORY, Fault
@@ -135,13 +135,6 @@ def test_header_keeps_its_width_and_shows_the_age_of_the_figures(width: int):
     line = header_line(board, BoardFeed(interval=1.0, age_seconds=75.0), width).plain
     assert cell_len(line) == width
     assert "! figures are 1 min old" in line or width < 40
-
-
-def test_many_small_processes_fill_no_more_of_the_bar_than_their_memory() -> None:
-    gpu = make_gpu(0, [make_process(pid, 0.5) for pid in range(1, 81)])  # 40 of 80 GiB, and 1 unattributed
-    rows = tuple(ProcessRow(gpu=gpu, process=process, elapsed_seconds=None) for process in gpu.processes or ())
-    cells = held_cells(GpuRow(reading=gpu, rows=rows), 40)
-    assert sum(cell.ground is not None for cell in cells) == 20
 
 
 def test_a_sum_with_an_unknown_part_is_marked() -> None:

@@ -1,12 +1,10 @@
 """Columns of figures that are read on demand, and the columns that a setting names."""
 
-import os
 from typing import Any
 
 import pytest
 from builders import ScriptedSource, make_gpu, make_process, make_run, make_snapshot, make_watchlist
-from fake_driver import FakeGpu, FakeProcess
-from screen_host import on_first_board, screen_text
+from screen_host import on_first_board
 from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
@@ -15,7 +13,6 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.demand import CurrentDemand
 from vramtop.monitor.snapshot.faults import FIRST_SAMPLE, Fault
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessFigures, Source
-from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.process_columns import columns_for, columns_named, default_columns
@@ -24,7 +21,6 @@ from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.table_view import TableView
 
 GIB = 2**30
-CALL = "nvmlDeviceGetProcessUtilization"
 
 
 def with_figures(pid: int, sm: float | None, cpu: float | None, **changes: Any) -> GpuProcess:
@@ -101,35 +97,6 @@ async def test_sorting_steps_through_the_columns_that_are_shown():
         table = app.screen.query_one(ProcessTable)
         assert "BUDGET" not in table.columns  # no process has one, and there is little room
         assert {SORTED_BY[table.sort_by_next()] for _ in SORTED_BY} == set(table.columns) - {"COMMAND"}
-
-
-@pytest.mark.slow
-async def test_figures_are_read_only_while_a_column_shows_them(driver):
-    driver.gpus = [FakeGpu(processes=[FakeProcess(os.getpid(), GIB, utilisation=(48, 30))])]
-    demand = CurrentDemand()
-    watchlist = Watchlist(lambda job: pytest.fail(f"nobody asks for {job}"))
-    app = VramtopApp(NvmlSource(demand=demand), watchlist, AppOptions(interval=0.05, demand=demand))
-    async with on_first_board(app) as pilot:
-        before, table = app.board, app.screen.query_one(ProcessTable)
-        await until_shown(pilot, lambda: app.board is not before)
-        assert not driver.calls[CALL]
-        assert not demand.value.process_figures
-        table.show_columns(("PID", "SM %", "USER", "COMMAND"))
-        await until_shown(pilot, lambda: table.rows[0].cells["SM %"].text == "48")
-        assert driver.calls[CALL]
-        assert demand.value.processes == {table.rows[0].rows[0].process.key}
-        assert demand.value.process_figures == {"sm_percent"}
-        assert not demand.value.figures_of_all
-        table.sort_key = "USER"
-        await pilot.press("s")
-        await until_shown(pilot, lambda: demand.value.figures_of_all == {"sm_percent"})
-        assert "SM↓" in screen_text(app)
-
-        table.show_columns(None)
-        await until_shown(pilot, lambda: not demand.value.process_figures)
-        assert table.sort_key == "STATUS"
-        table.show_columns(("PID", "SM %"))
-        await until_shown(pilot, lambda: demand.value.process_figures == {"sm_percent"})
 
 
 async def test_only_rows_in_sight_are_read():

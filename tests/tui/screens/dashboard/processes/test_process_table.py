@@ -89,21 +89,6 @@ async def test_only_lines_that_changed_are_painted(three_processes, monkeypatch)
         assert "41.0" in after[1].text
 
 
-async def test_lines_have_the_width_of_the_table_even_before_its_size_is_known(three_processes, monkeypatch):
-    app = TableApp()
-    async with app.run_test(size=(80, 20)) as pilot:
-        table = app.query_one(ProcessTable)
-        monkeypatch.setattr(ProcessTable, "on_resize", lambda *_: None)
-        table.show_board(make_board([make_gpu(0, three_processes)]), width=80)
-        await pilot.pause()
-        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
-        drawn(table)
-        await pilot.resize_terminal(120, 20)
-        await pilot.pause()
-        assert {strip.cell_length for strip in drawn(table)} == {120}
-        assert "--seed" in drawn(table)[1].text
-
-
 async def test_lines_out_of_sight_are_not_drawn(monkeypatch):
     app = TableApp()
     async with app.run_test(size=(120, 20)) as pilot:
@@ -167,13 +152,6 @@ async def test_narrow_table_omits_columns_but_shows_the_processes(three_processe
         assert len(table.titles) == 9
 
 
-def test_rows_add_up_to_what_each_gpu_uses(three_processes):
-    rows = table_rows(make_board([make_gpu(0, three_processes), make_gpu(1)]))
-    for gpu in (0, 1):
-        held = sum(float(row.cells["VRAM GiB"].text) for row in rows if row.gpu.index == gpu)
-        assert held == pytest.approx(rows[0].gpu.used_bytes / GIB if gpu == 0 else 1.0)
-
-
 @pytest.mark.parametrize(
     ("words", "found"),
     [("ana", [1]), ("tune", [2]), ("gpu1", [4]), ("seed 3", [3]), ("ana bob", []), ("in budget", [2])],
@@ -227,19 +205,3 @@ def test_processes_are_named_as_what_they_are():
         "Xorg",
         "python train.py",
     ]
-
-
-async def test_the_cursor_is_in_sight_when_rows_are_new_and_when_the_terminal_shrinks():
-    async with table_of(make_board([make_gpu(0, [make_process(pid, 1) for pid in range(10, 110)])]), (120, 40)) as (
-        table,
-        pilot,
-    ):
-        table.show_vertical_scrollbar = False  # as before the first layout with these rows
-        table.action_move_to(-1)
-        assert table.cursor_row == table.row_count - 1
-        assert table.scroll_offset.y == table.row_count - 39
-        await pilot.pause()
-        table.move_cursor(row=96)
-        await pilot.resize_terminal(120, 20)
-        await pilot.pause()
-        assert table.scroll_offset.y <= 96 < table.scroll_offset.y + table.size.height - 1

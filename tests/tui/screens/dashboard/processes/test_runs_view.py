@@ -196,17 +196,6 @@ async def test_v_shows_the_next_view_which_is_kept_for_the_next_start():
         assert app.screen.query_one(ProcessTable).view == "processes"
 
 
-async def test_the_table_needs_as_many_lines_as_it_has_rows_whatever_the_filter():
-    async with table_of(make_board(gpus())) as (table, _):
-        for last in (False, True):
-            assert table.needed_rows == table.row_count
-            table.action_move_to(-1 if last else 0)
-            table.action_unfold()
-        assert table.needed_rows == table.row_count == 4 + 4 + 4  # four rows, ranks, unattributed memory
-        table.filter_by("nothing")
-        assert (table.needed_rows, table.row_count) == (12, 0)
-
-
 async def test_unfolding_a_run_makes_room_for_its_ranks():
     watchlist = make_watchlist(make_run("tune", *RANKS), device=20)
     app = VramtopApp(ScriptedSource([make_snapshot(gpus())]), watchlist, AppOptions(interval=0.25))

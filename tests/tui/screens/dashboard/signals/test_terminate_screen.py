@@ -16,7 +16,6 @@ from screen_host import on_first_board, screen_text
 from textual.widgets import Button
 from waiting import until_shown
 
-from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec, Parallel
 from vramtop.monitor.board.watchlist import Watchlist
@@ -28,7 +27,6 @@ from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
 from vramtop.tui.screens.dashboard.signal_dialog import TerminateScreen, ask_which_signal
-from vramtop.tui.widgets.static_lines import StaticLines
 
 TERMINATE = "vramtop.tui.screens.dashboard.signal_dialog"
 GRACE = "vramtop.monitor.host.terminate.GRACE_SECONDS"
@@ -315,23 +313,6 @@ async def test_hostile_names_are_not_interpreted_by_the_terminal_or_as_markup(st
         assert "y TERM" in text
 
 
-@pytest.mark.slow
-async def test_in_a_small_terminal_the_choices_stay_visible_and_the_text_scrolls(start):
-    row = make_reading(start(), parent=77, command="python train.py " + "--flag value " * 40)
-    kin = [make_process(900_000 + at, 1, parent=77, command="python train.py") for at in range(9) for parent in (77,)]
-    children = [make_process(910_000, 1, parent=row.pid)]
-    app = open_app(*([row, *kin, *children] for _ in range(8)))
-    async with asked(app, (60, 16)) as pilot:
-        text = screen_text(app)
-        assert "pid " in text
-        assert "Leave it" in text
-        assert "y TERM" in text
-        assert "K KILL" in text
-        assert "may still hold" not in text
-        await pilot.press(*["down"] * 20)
-        await until_shown(pilot, lambda: "may still hold" in flat(screen_text(app)))
-
-
 async def test_the_dialog_is_ascii_in_ascii_mode(start, choices_enabled_at_once):
     app = open_app([make_reading(start())], ascii_only=True)
     async with asked(app) as pilot:
@@ -380,19 +361,6 @@ async def test_unknown_memory_is_not_summed_as_zero(start):
         ask_which_signal(app.screen, app.board.processes, app.board)
         await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and app.screen.is_mounted)
         assert "holds n/a of GPU 0 · n/a of GPU 1" in flat(screen_text(app))
-
-
-@pytest.mark.slow
-async def test_processes_that_have_left_the_gpus_keep_the_memory_that_they_had(start):
-    app = open_app([make_reading(start())], [make_reading(start())])
-    async with on_first_board(app, (80, 24)) as pilot:
-        ask_which_signal(app.screen, app.board.processes, app.board)
-        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and app.screen.is_mounted)
-        assert isinstance(app.screen, TerminateScreen)
-        app.screen.show_board(replace(app.board, gpus=()))
-        assert "holds 30.0 GiB of GPU 0 · 30.0 GiB of GPU 1" in flat(
-            app.screen.query_one("#details", StaticLines).shown.plain
-        )
 
 
 async def test_all_ranks_of_a_folded_run_are_asked_about_together(start):
