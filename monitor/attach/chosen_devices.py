@@ -10,7 +10,7 @@ from vramtop.estimator.readers.source.evidence import DeviceChoice
 from ..snapshot.gpu_list import gpu_list
 from ..snapshot.snapshot import GpuReading
 from .gpu_assignment import visible_gpus, visible_mig_devices
-from .gpu_environment import GpuEnvironment, nvml_mig_parent
+from .gpu_environment import GpuEnvironment
 from .visible_devices import find_device, parse_visible_devices
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -83,16 +83,16 @@ def _find(
     """Return the GPUs, or the MIG devices, of a choice that is known, and why they are uncertain."""
     variables = {**environ, _VARIABLE: choice.visible} if choice.visible is not None else dict(environ)
     variables = {name: value for name, value in variables.items() if value is not None}
-    environment = GpuEnvironment.from_environ(variables, local_rank=None, mig_parent=nvml_mig_parent)
+    environment = GpuEnvironment.from_environ(variables, local_rank=None)
     order: Sequence[int | None] = [gpu.index for gpu in gpus]
     if choice.container is not None:
         parts = (part.partition(":")[0] for part in choice.container.split(","))
-        given = {find_device(part, order, gpus, environment.mig_parents) for part in parts}
+        given = {find_device(part, order, gpus) for part in parts}
         order = sorted(index for index in given if index is not None)
-        visible = order if choice.visible is None else parse_visible_devices(choice.visible, order, gpus, {})
+        visible = order if choice.visible is None else parse_visible_devices(choice.visible, order, gpus)
         return tuple(index for index in visible if index is not None), None
     if choice.excluded is not None:
-        hidden = parse_visible_devices(choice.excluded, order, gpus, {})
+        hidden = parse_visible_devices(choice.excluded, order, gpus)
         return tuple(index for index in order if index is not None and index not in hidden), None
     if mig_devices := visible_mig_devices(environment, gpus):
         return mig_devices, None

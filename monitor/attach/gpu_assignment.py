@@ -69,7 +69,7 @@ def visible_gpus(environment: GpuEnvironment, gpus: Sequence[GpuReading]) -> tup
     text = environment.cuda_visible_devices
     if text is None:
         return tuple(gpu.index for gpu in gpus), None
-    devices = parse_visible_devices(text, [gpu.index for gpu in gpus], gpus, environment.mig_parents)
+    devices = parse_visible_devices(text, [gpu.index for gpu in gpus], gpus)
     uncertainty = None if entry_kind(text) != "index" else _order_uncertainty(environment, gpus)
     return tuple(index for index in devices if index is not None), uncertainty
 
@@ -105,7 +105,7 @@ def _assign_by_environment(environment: GpuEnvironment, gpus: Sequence[GpuReadin
     devices, uncertainty = _container_order(environment, gpus)
     by_uuid = visible is not None and entry_kind(visible) != "index"
     if visible is not None:
-        devices = parse_visible_devices(visible, devices, gpus, environment.mig_parents)
+        devices = parse_visible_devices(visible, devices, gpus)
         if not devices:
             hidden = visible.strip() in ("", "-1")  # the usual ways to hide all GPUs
             note = f"CUDA_VISIBLE_DEVICES is {visible!r}, which names no GPU here"
@@ -135,7 +135,7 @@ def _container_order(environment: GpuEnvironment, gpus: Sequence[GpuReading] | N
         return order, None
     if not given or given in _NO_GPUS or gpus is None:
         return None, "it runs in a container, and the container's GPUs are not known"
-    indices = {find_device(entry.partition(":")[0], order, gpus, environment.mig_parents) for entry in given.split(",")}
+    indices = {find_device(entry.partition(":")[0], order, gpus) for entry in given.split(",")}
     if None in indices:
         return None, f"it runs in a container that was given {given!r}, which names no GPU here"
     return sorted(index for index in indices if index is not None), None

@@ -2,16 +2,11 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from ..sources.nvml.call_thread import CallThread, shut_down
-from ..sources.nvml.device_threads import FIRST_READ_TIMEOUT_SECONDS
-
-MigParent = Callable[[str], str | None]
-"""Maps the UUID of a MIG device to the UUID of its GPU; None: unknown."""
 _DEVICE_FILE = re.compile(r"nvidia\d+")
 
 
@@ -24,8 +19,6 @@ class GpuEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     nvidia_visible_devices: str | None = None
     own_numbering: bool = False
     """The process runs in a container that vramtop does not run in, which numbers its GPUs from 0."""
-    mig_parents: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """UUIDs of the GPUs by the names of their MIG devices, for the MIG devices in the variables."""
 
     @classmethod
     def from_environ(
@@ -34,7 +27,6 @@ class GpuEnvironment(msgspec.Struct, frozen=True, kw_only=True):
         *,
         local_rank: int | None,
         own_numbering: bool = False,
-        mig_parent: MigParent = lambda _: None,
     ) -> "GpuEnvironment":
         """Read the variables of a process's environment.
 
@@ -42,17 +34,13 @@ class GpuEnvironment(msgspec.Struct, frozen=True, kw_only=True):
             environ: the environment with which the program started.
             local_rank: its rank on this machine; None: it has none.
             own_numbering: it runs in another container than vramtop, which numbers its GPUs from 0.
-            mig_parent: asks the driver for the GPU of a MIG device; called once for each that is named.
         """
-        visible, container = environ.get("CUDA_VISIBLE_DEVICES"), environ.get("NVIDIA_VISIBLE_DEVICES")
-        named = {entry.strip() for entry in f"{visible},{container}".split(",") if entry.strip().startswith("MIG-")}
         return cls(
-            cuda_visible_devices=visible,
+            cuda_visible_devices=environ.get("CUDA_VISIBLE_DEVICES"),
             cuda_device_order=environ.get("CUDA_DEVICE_ORDER"),
             local_rank=local_rank,
-            nvidia_visible_devices=container,
+            nvidia_visible_devices=environ.get("NVIDIA_VISIBLE_DEVICES"),
             own_numbering=own_numbering,
-            mig_parents={name: parent for name in named if (parent := mig_parent(name)) is not None},
         )
 
 
@@ -67,33 +55,6 @@ def has_own_gpu_numbering(root: Path | None, *, here: Path = Path("/")) -> bool:
         return False
     theirs, ours = _device_files(root), _device_files(here)
     return not ours or theirs != ours
-
-
-def nvml_mig_parent(uuid: str) -> str | None:
-    """Ask the driver for the UUID of the GPU that a MIG device is a part of; None if it does not know or hangs."""
-    thread = CallThread()
-    thread.run(lambda: _mig_parent(uuid))
-    thread.stop()
-    parent: str | None = thread.result() if thread.wait(FIRST_READ_TIMEOUT_SECONDS) else None
-    return parent
-
-
-def _mig_parent(uuid: str) -> str | None:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        parent: str = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device))
-    except pynvml.NVMLError:
-        return None
-    else:
-        return parent
-    finally:
-        shut_down(pynvml)
 
 
 def _device_files(root: Path) -> frozenset[str]:

@@ -110,7 +110,7 @@ def _model_settings(model: Mapping[str, Any]) -> dict[str, Setting]:
     if isinstance(model.get("config"), Mapping) and model["config"].get("model_type"):
         values["running_model_config"] = model["config"]
     lora = model.get("lora")
-    if lora and lora.get("r"):
+    if isinstance(lora, Mapping) and lora.get("r"):
         values |= {"use_peft": True, "lora_r": lora["r"]}
         if lora.get("target_modules"):
             values["lora_target_modules"] = lora["target_modules"]

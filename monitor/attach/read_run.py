@@ -30,7 +30,7 @@ from ..host.run_processes import RunProcesses, find_run_processes
 from ..probe.probe_reader import ProbeReader
 from .attachment import Attachment, RankProcess
 from .gpu_assignment import assign_gpu
-from .gpu_environment import GpuEnvironment, has_own_gpu_numbering, nvml_mig_parent
+from .gpu_environment import GpuEnvironment, has_own_gpu_numbering
 from .live_facts import settings_from_probe, with_live_facts
 from .process_paths import as_process_sees, environ_from_here, estimate_environ, reaches_into
 from .rehearse_run import kept_rehearsal
@@ -235,7 +235,6 @@ def _rank_process(process: ProcessInfo) -> RankProcess:
         environ,
         local_rank=local_rank,
         own_numbering=has_own_gpu_numbering(container_root(process.pid)),
-        mig_parent=nvml_mig_parent,
     )
     return RankProcess(
         pid=process.pid,

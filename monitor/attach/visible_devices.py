@@ -5,7 +5,7 @@ guide leaves out, torch's ``_parse_visible_devices`` (torch/cuda/__init__.py).
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ..snapshot.snapshot import GpuReading
 
@@ -14,9 +14,7 @@ DeviceOrder = Sequence[int | None] | None
 _NUMBER = re.compile(r"\+?\d{1,9}(?!\d)")
 
 
-def parse_visible_devices(
-    text: str, order: DeviceOrder, gpus: Sequence[GpuReading] | None, mig_parents: Mapping[str, str]
-) -> list[int | None]:
+def parse_visible_devices(text: str, order: DeviceOrder, gpus: Sequence[GpuReading] | None) -> list[int | None]:
     """Return the NVML indices that CUDA_VISIBLE_DEVICES names; None for an entry whose GPU is unknown.
 
     The first invalid entry ends the list; a repeated entry empties it; entries of different kinds do not mix.
@@ -25,7 +23,6 @@ def parse_visible_devices(
         text: value of the variable.
         order: GPUs that the process could use without the variable.
         gpus: this machine's GPUs; None: they cannot be read.
-        mig_parents: UUIDs of GPUs by the names of their MIG devices.
     """
     kind = entry_kind(text)
     devices: list[int | None] = []
@@ -38,20 +35,21 @@ def parse_visible_devices(
         if name in names:
             return []
         names.add(name)
-        device = find_device(entry, order, gpus, mig_parents)
+        device = find_device(entry, order, gpus)
         if device is None and kind != "MIG" and gpus is not None:
             break
         devices.append(device)
     return devices
 
 
-def find_device(
-    entry: str, order: DeviceOrder, gpus: Sequence[GpuReading] | None, mig_parents: Mapping[str, str]
-) -> int | None:
+def find_device(entry: str, order: DeviceOrder, gpus: Sequence[GpuReading] | None) -> int | None:
     """Return the NVML index of the GPU that an entry names; None if there is no such GPU, or more than one."""
     entry = entry.strip()
     if entry.startswith("MIG-"):
-        return _find_by_uuid(mig_parents[entry], gpus) if entry in mig_parents else None
+        name = entry.removeprefix("MIG-")
+        if name.startswith("GPU-"):  # before R470: MIG-GPU-UUID/GPU instance/compute instance
+            return _find_by_uuid(name.partition("/")[0], gpus)
+        return next((gpu.index for gpu in gpus or () if any(entry == device.uuid for device in gpu.mig or ())), None)
     if entry.startswith("GPU-"):
         return _find_by_uuid(entry, gpus)
     number = _NUMBER.match(entry)

@@ -30,14 +30,6 @@ NoBudgetReason = Literal[
     "no budget", "starting", "ended", "too many", "server", "notebook", "desktop", "helper", "too long", "too slow",
 ]  # fmt: skip
 """Why a process has no budget, in a word or two for a column of 12 characters."""
-REASONS_IN_WORDS: Mapping[NoBudgetReason, str] = {
-    "job not read": "its command line, files and environment do not say what it trains",
-    "needs model": "its model could not be read",
-    "unreadable": "its files could not be read",
-    "too long": "its command line or its environment is too long to read",
-    "too slow": "reading the process took too long",
-}
-"""Some of these where there is room for more words."""
 BEING_READ: NoBudgetReason = "reading…"
 """The run of the process is not read yet; this is its note in the readings of other hosts, too."""
 LEFT_ALONE: NoBudgetReason = "left alone"

@@ -36,14 +36,15 @@ def check_fit(budget: Budget, devices: Sequence[DeviceCapacity], *, slack_bytes:
     ranks = budget.ranks
     if any(device.growth for device in devices):
         return _check_beside_growth(budget, devices, slack_bytes=slack_bytes)
-    if budget.host is not None and any(device.shares_host_memory for device in devices):
-        return _check_one_pool(budget, budget.host, devices, slack_bytes=slack_bytes)
     if len(ranks) > 1:
         reasons = ((each, each.unusable_reason or (MIG_NEEDS_ONE_RANK if each.mig else None)) for each in devices)
         devices = [replace(each, unusable_reason=reason) for each, reason in reasons]
     if budget.serving is not None:
         return check_serving_fit(budget.serving, ranks, devices, slack_bytes=slack_bytes)
-    found = check_training_fit(ranks, devices, slack_bytes=slack_bytes)
+    if budget.host is not None and any(device.shares_host_memory for device in devices):
+        found = _check_one_pool(budget, budget.host, devices, slack_bytes=slack_bytes)
+    else:
+        found = check_training_fit(ranks, devices, slack_bytes=slack_bytes)
     if budget.rehearsal is not None and budget.rehearsal.growth_bytes and found.verdict == "fits":
         more = size_text(budget.rehearsal.growth_bytes)
         found = replace(found, verdict="tight", sentence=f"{found.sentence}, but needs {more} more after each step")

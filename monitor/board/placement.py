@@ -133,7 +133,9 @@ def _sentence_training_fit(
     need = _need_text(ranks)
     found = count_devices(each.device for each in chosen)
     if found < len(ranks):
-        return f"needs {len(ranks):,} GPUs ({need}), but {too_few_devices(found, devices)}"
+        return (
+            f"needs {len(ranks):,} GPU{'s' if len(ranks) > 1 else ''} ({need}), but {too_few_devices(found, devices)}"
+        )
     labels = f"GPU {_labels(chosen)}"
     match verdict:
         case "fits":

@@ -79,7 +79,7 @@ def _figures(
         is_stale=reading.is_stale,
         is_asleep=any(fault.field is None and fault.code == ASLEEP for fault in reading.faults),
         fault=next((fault.message for fault in reading.faults if fault.field in _MEMORY_FIELDS), None),
-        is_lost=reading.loss is not None and not reading.is_stale,
+        is_lost=reading.loss is not None and reading.loss.code != "NO_PERMISSION" and not reading.is_stale,
         closed=None if isinstance(reading, MigDevice) else unusable_reason(reading),
         processes=processes,
         devices=devices,

@@ -101,19 +101,6 @@ class RunRecorder(msgspec.Struct):
             if followed.own and run.budget is not None and not run.missing and not run.job.is_served:
                 self._observe_run(run, run.budget, followed, board)
 
-    def any_kept(self) -> bool:
-        """Return True if the history has one of the runs that were observed last, whoever kept it; reads the file."""
-        from vramtop.estimator.learning.measurement import digest
-
-        from .new_measurement import machine_digest
-
-        machine = machine_digest()
-        known = [digest(machine, each.identity) for each in self._runs.values() if each.identity]
-        try:
-            return any(self.history().list(run) for run in known)
-        except CannotTellError:
-            return False
-
     def _observe_run(self, run: RunRow, budget: Budget, followed: _Followed, board: Board) -> None:
         row = max(run.rows, key=_peak_bytes, default=None)
         if row is None or row.comparison is None or not _peak_bytes(row):

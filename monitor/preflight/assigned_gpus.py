@@ -1,7 +1,7 @@
 """GPUs that a job's ranks will use if it is started with its environment."""
 
 from ..attach.gpu_assignment import GpuAssignment, assign_gpu, visible_mig_devices
-from ..attach.gpu_environment import GpuEnvironment, nvml_mig_parent
+from ..attach.gpu_environment import GpuEnvironment
 from ..board.capacity import DeviceCapacity
 from .context import CheckContext
 
@@ -15,9 +15,7 @@ def assign_gpus(context: CheckContext) -> tuple[GpuAssignment, ...]:
     if snapshot is None:
         return ()
     environments = (
-        GpuEnvironment.from_environ(
-            context.environ, local_rank=rank, mig_parent=nvml_mig_parent if rank == 0 else lambda _: None
-        )
+        GpuEnvironment.from_environ(context.environ, local_rank=rank)
         for rank in range(min(context.ranks_here, _MAX_RANKS))
     )
     return tuple(assign_gpu(environment, snapshot.gpus, pid=0) for environment in environments)

@@ -1,7 +1,6 @@
 """The machine that a job is to run on: this one as it is now, or one that the user describes."""
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 
 import msgspec
 
@@ -11,15 +10,12 @@ from vramtop.estimator.job.gpu_catalogue import Gpu
 
 from ..board.capacity import DeviceCapacity, device_capacities
 from ..host.available_ram import available_host_memory
-from ..snapshot.snapshot import Snapshot
-from ..sources.nvml.call_thread import shut_down
+from ..snapshot.snapshot import DeviceIndex, Snapshot
 from ..sources.nvml.nvml_source import NvmlSource
 from ..storage.reservations import Reservations
 
 DRIVER_TIMEOUT_SECONDS = 20.0
 """Without persistence mode the driver first initialises every GPU."""
-Capabilities = Mapping[int, tuple[int, int]]
-"""CUDA compute capability by GPU index."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,8 +33,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Why this machine's GPUs cannot be read."""
     gpu_type: Gpu | None = None
     """Catalogue entry of the GPUs; None: not in the catalogue."""
-    capabilities: Callable[[], Capabilities] = dict
-    """Returns the compute capabilities that are known."""
 
     @property
     def is_described(self) -> bool:
@@ -54,12 +48,14 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 def this_machine(
     select: Callable[[Snapshot], Collection[int] | None] = lambda _: None,
     *,
+    committed: Callable[[Snapshot], Mapping[DeviceIndex, int]] = lambda snapshot: Reservations().committed(snapshot),
     timeout_seconds: float = DRIVER_TIMEOUT_SECONDS,
 ) -> Machine:
     """Return this machine as NVML reports it now.
 
     Args:
         select: chooses the GPUs to consider, by index; None: all.
+        committed: returns free memory that is reserved, or that running jobs will take.
         timeout_seconds: time limit for the driver.
 
     Raises:
@@ -76,35 +72,16 @@ def this_machine(
     finally:
         source.close()
     indices = select(snapshot)
-    devices = device_capacities(snapshot, Reservations().committed(snapshot), indices)
+    devices = device_capacities(snapshot, committed(snapshot), indices)
     return Machine(
         devices=devices,
         snapshot=snapshot,
         chosen=indices is not None,
         gpu_type=next((device.gpu_type for device in devices if device.name), None),
-        capabilities=compute_capabilities,
         host=host,
     )
 
 
 def described_machine(devices: tuple[DeviceCapacity, ...], gpu_type: Gpu | None, host: int | None = None) -> Machine:
     """Return a machine that is not this one."""
-    known = {} if gpu_type is None else dict.fromkeys((each.index for each in devices), gpu_type.compute_capability)
-    return Machine(devices=devices, gpu_type=gpu_type, capabilities=lambda: known, host=host)
-
-
-def compute_capabilities() -> Capabilities:
-    """Ask the driver for the compute capability of this machine's GPUs."""
-    import pynvml
-
-    found: dict[int, tuple[int, int]] = {}
-    with suppress(pynvml.NVMLError):
-        pynvml.nvmlInit()
-        try:
-            for index in range(pynvml.nvmlDeviceGetCount()):
-                with suppress(pynvml.NVMLError):
-                    device = pynvml.nvmlDeviceGetHandleByIndex(index)
-                    found[index] = pynvml.nvmlDeviceGetCudaComputeCapability(device)
-        finally:
-            shut_down(pynvml)
-    return found
+    return Machine(devices=devices, gpu_type=gpu_type, host=host)

@@ -34,9 +34,7 @@ def make_context(tmp_path: Path) -> Callable[..., CheckContext]:
         budget = make_budget(job)
         facts: dict[str, Any] = {
             "job": job,
-            "machine": Machine(
-                devices=device_capacities(snapshot, {}), snapshot=snapshot, capabilities=lambda: {0: (9, 0)}
-            ),
+            "machine": Machine(devices=device_capacities(snapshot, {}), snapshot=snapshot),
             "environ": {"HOME": str(tmp_path)},
             "working_folder": tmp_path,
             "quick_budget": lambda: budget,

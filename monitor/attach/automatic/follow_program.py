@@ -17,7 +17,6 @@ from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job_file.changes import parse_assignment
 
-from ...board.board import REASONS_IN_WORDS, Board
 from ...board.watchlist import Watchlist
 from ...history.history import History
 from ...history.run_recorder import RunRecorder
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     from ...snapshot.snapshot import ProcessKey, Snapshot
     from ...sources.sampler import SnapshotSource
-    from .candidates import Candidate
 
 
 SECONDS = 5.0
@@ -49,7 +47,6 @@ def follow(
     *,
     wait: Callable[[float], object] = time.sleep,
     is_running: Callable[[ProcessKey], bool] = is_running,
-    stderr: CommandStderr | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> None:
     """Follow the processes of a command until it has ended.
@@ -61,7 +58,6 @@ def follow(
         wait: waits for some seconds.
         is_running: returns True if a process still runs.
         settings: of the job that the user has named, by dotted key.
-        stderr: of the command, which is told why no measurement is kept, if none is; None: nobody is told.
     """
     watchlist = Watchlist(_estimate, is_running=is_running)
     attach = AutomaticAttach(watchlist)
@@ -78,12 +74,6 @@ def follow(
                 board = watchlist.update(_only(snapshot, lambda pid: command[0] in (pid, *ancestor_pids(pid)), family))
                 attach.observe(board)
                 recorder.observe(board)
-                if stderr is not None and stderr.is_open:
-                    why = why_no_measurement(board, attach.candidate, ended=after > 0)
-                    if why is not None and not recorder.any_kept():
-                        stderr.say(why)
-            if stderr is not None and after:
-                stderr.close()
             wait(SECONDS if not after else 1.0)
     finally:
         attach.close()
@@ -128,87 +118,12 @@ def wait_until_ended(pid: int) -> Callable[[float], object]:
     return wait
 
 
-_MOST_KEYS = 4
-
-
-def why_no_measurement(board: Board, candidate: Callable[[ProcessKey], Candidate | None], *, ended: bool) -> str | None:
-    """Return why no measurement of the processes on a board is kept; None: one is, or it is not decided yet.
-
-    Args:
-        board: with the processes of one command alone.
-        candidate: returns what is known about a process.
-        ended: the command has ended, so that nothing more will be read.
-    """
-    for run in board.runs:
-        if run.budget is not None and not run.missing:
-            return None
-    for run in board.runs:
-        known = [found for key in run.pids if (found := candidate(key)) is not None]
-        if not ended and any(each.due is not None for each in known):
-            return None  # it is read again
-        first = run.pids[0][0] if run.pids else None
-        if run.missing:
-            more = len(run.missing) - _MOST_KEYS
-            keys = ", ".join(run.missing[:_MOST_KEYS]) + (f" and {more} more" if more > 0 else "")
-            return _sentence(f"{keys} could not be read from the run", first, ended=ended, one=len(run.missing) == 1)
-        if run.problem is not None:
-            return _sentence(f"there is no budget ({run.problem.rstrip('.')})", first, ended=ended)
-    for row in board.processes:
-        found = candidate(row.process.key)
-        if found is None or found.reason is None or not (ended or found.due is None):
-            continue
-        if words := REASONS_IN_WORDS.get(found.reason):
-            return _sentence(words, row.process.pid, ended=ended)
-    return None
-
-
-def _sentence(reason: str, pid: int | None, *, ended: bool, one: bool = False) -> str:
-    if ended or pid is None:
-        what = "it" if one else "them"
-        helps = f"name {what} on its command line or with vramtop run --fit --set KEY=VALUE -- COMMAND"
-    else:
-        helps = f"vramtop attach {pid} shows the settings; add --set KEY=VALUE to keep a measurement"
-    return f"no measurement of this run is kept: {reason}; {helps}"
-
-
-class CommandStderr:
-    """Standard error of a command, for one sentence; held open until that is written, or until the command has ended.
-
-    Args:
-        descriptor: a duplicate of it; negative: there is none.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        with contextlib.suppress(OSError):
-            os.set_inheritable(descriptor, False)
-
-    @property
-    def is_open(self) -> bool:
-        """True while something may be said."""
-        return self._descriptor >= 0
-
-    def say(self, sentence: str) -> None:
-        """Write a line, and close."""
-        if self.is_open:
-            with contextlib.suppress(OSError):
-                os.write(self._descriptor, f"vramtop: {sentence}\n".encode())
-            self.close()
-
-    def close(self) -> None:
-        """Let go of it: a pipe ends when nobody holds it open."""
-        if self.is_open:
-            with contextlib.suppress(OSError):
-                os.close(self._descriptor)
-            self._descriptor = -1
-
-
 def main() -> None:
-    """Follow the process whose pid is the first argument; then its standard error, and settings of its job."""
+    """Follow the process whose pid is the first argument; the others are settings of its job."""
     from ...sources.nvml.nvml_source import NvmlSource
 
-    pid, stderr = int(sys.argv[1]), CommandStderr(int(sys.argv[2]))
-    settings = dict(parse_assignment(text) for text in sys.argv[3:])
+    pid = int(sys.argv[1])
+    settings = dict(parse_assignment(text) for text in sys.argv[2:])
     start_time = start_time_of(pid)
     if start_time is None:
         return
@@ -222,13 +137,11 @@ def main() -> None:
             source,
             RunRecorder(history=History),
             wait=wait_until_ended(pid),
-            stderr=stderr,
             settings=settings,
         )
     except VramtopError:  # no driver, or none any more
         pass
     finally:
-        stderr.close()
         source.close()
 
 

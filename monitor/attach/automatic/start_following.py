@@ -1,7 +1,6 @@
 """Starts the program that follows a command, beside the command."""
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,21 +31,14 @@ def start_following(pid: int, environ: Mapping[str, str], *, settings: Sequence[
     )
     safe = safe_environment(environ, Path(sys.executable))
     safe.pop("PYTHONPATH", None)  # folders of the command's: vramtop is among the interpreter's own packages
-    try:
-        stderr = os.dup(2)
-    except OSError:  # it is closed
-        stderr = -1
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
-            [sys.executable, "-I", "-c", code, str(pid), str(stderr), *settings],
+            [sys.executable, "-I", "-c", code, str(pid), *settings],
             env=safe,
             cwd="/",  # where nobody has put a module
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=[stderr] if stderr >= 0 else [],
             timeout=_START_SECONDS,
             check=False,
         )
-    if stderr >= 0:
-        os.close(stderr)

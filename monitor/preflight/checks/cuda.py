@@ -89,8 +89,9 @@ def check_compute_capability(context: CheckContext) -> CheckResult:
     devices = target_devices(context)
     if not devices:
         return skips("there is no GPU to check")
-    known = context.machine.capabilities()
-    capabilities = {device.index: known[device.index] for device in devices if device.index in known}
+    described = context.machine.gpu_type if context.machine.is_described else None
+    cards = {device.index: described or device.gpu_type for device in devices}
+    capabilities = {index: card.compute_capability for index, card in cards.items() if card is not None}
     if not capabilities and context.machine.is_described:
         return skips("only the size of that GPU is known")
     if not capabilities:

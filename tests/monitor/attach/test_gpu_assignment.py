@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 from builders import make_gpu, make_mig_gpu, make_process
-from fake_driver import FakeGpu
 
 from vramtop.monitor.attach.gpu_assignment import GpuAssignment, assign_gpu, visible_mig_devices
-from vramtop.monitor.attach.gpu_environment import GpuEnvironment, has_own_gpu_numbering, nvml_mig_parent
+from vramtop.monitor.attach.gpu_environment import GpuEnvironment, has_own_gpu_numbering
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
 UUIDS = ("GPU-8f3a0000-11", "GPU-8f3b0000-22", "GPU-17c90000-33", "GPU-e0520000-44")
@@ -140,16 +139,11 @@ def test_container_with_all_gpus_has_the_hosts_numbering(tmp_path: Path) -> None
     assert has_own_gpu_numbering(tmp_path / "hidden", here=here)
 
 
-def test_mig_device_is_assigned_to_its_gpu_if_the_driver_knows_it(gpus: list[GpuReading]) -> None:
-    asked = []
-
-    def parent(uuid: str) -> str | None:
-        asked.append(uuid)
-        return {"MIG-aa": UUIDS[2]}.get(uuid)
-
-    assert assigned(gpus, visible="MIG-aa", mig_parent=parent).gpu == 2
-    assert asked == ["MIG-aa"]
-    unknown = assigned(gpus, visible="MIG-bb", mig_parent=parent)
+def test_mig_device_is_assigned_to_its_gpu(gpus: list[GpuReading]) -> None:
+    gpus[2] = make_mig_gpu(2, uuid=UUIDS[2])
+    assert assigned(gpus, visible="MIG-2-9-0").gpu == 2
+    assert assigned(gpus, visible=f"MIG-{UUIDS[3]}/9/0").gpu == 3
+    unknown = assigned(gpus, visible="MIG-bb")
     assert (unknown.gpu, unknown.certainty) == (None, "unsure")
 
 
@@ -169,16 +163,6 @@ def test_with_unknown_sizes_the_environment_decides() -> None:
     assert assigned(gpus, 1, visible="0,1").gpu == 1
     found = assigned(gpus, 0, visible="0,1")
     assert (found.gpu, found.certainty) == (0, "unsure")
-
-
-def test_the_gpu_of_a_mig_device_is_queried_from_the_driver(driver: Any) -> None:
-    driver.gpus = [FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b")]
-    driver.mig = {"MIG-1234": 1}
-    assert nvml_mig_parent("MIG-1234") == "GPU-b"
-    assert nvml_mig_parent("MIG-none") is None
-    assert driver.initialised == 0
-    driver.fail("nvmlInitWithFlags", 9)
-    assert nvml_mig_parent("MIG-1234") is None
 
 
 @pytest.mark.parametrize(

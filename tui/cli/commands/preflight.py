@@ -17,11 +17,12 @@ from vramtop.monitor.preflight.job_launch import find_job_interpreter, job_envir
 from vramtop.monitor.preflight.machine import DRIVER_TIMEOUT_SECONDS, Machine, described_machine, this_machine
 from vramtop.monitor.preflight.prepare import ESTIMATE_TIMEOUT_SECONDS, prepare, validate_job
 from vramtop.monitor.preflight.run_checks import exit_code, run_checks
+from vramtop.monitor.snapshot.snapshot import Snapshot
 
 from ...draw.text_output import detect_output
 from ...job.loaded_job import LoadedJob
 from ...reports.preflight_text import preflight_lines
-from ..fitting.machine_gpus import load_for_gpus
+from ..fitting.machine_gpus import committed_bytes, load_for_gpus
 from ..json_text import json_text
 from ..measured_runs import correction
 from ..option_values import described_gpu, described_host, gpu_indices
@@ -92,8 +93,14 @@ def _machine(options: argparse.Namespace, job: Job) -> Machine:
         devices = described_devices(gpu, memory_bytes, options.gpus or job.parallel.world_size)
         return described_machine(devices, gpu, host)
     seconds = min(DRIVER_TIMEOUT_SECONDS, options.timeout or DRIVER_TIMEOUT_SECONDS)
+
+    def select(snapshot: Snapshot) -> Sequence[int] | None:
+        return gpu_indices(options.gpu, snapshot) if options.gpu else None
+
     machine = this_machine(
-        lambda snapshot: gpu_indices(options.gpu, snapshot) if options.gpu else None, timeout_seconds=seconds
+        select,
+        committed=lambda snapshot: committed_bytes(snapshot, select(snapshot))[0],  # as for a fit check
+        timeout_seconds=seconds,
     )
     return replace(machine, host=host or machine.host)
 

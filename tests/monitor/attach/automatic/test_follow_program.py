@@ -1,29 +1,24 @@
 """The runs of one command are followed without a screen, and become measurements."""
 
 import os
-import select
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
-from simulated_machine import Machine, job as simulated_job
 from waiting import until
 
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.learning.measurement import digest
 from vramtop.monitor.attach.automatic import automatic_attach
-from vramtop.monitor.attach.automatic.follow_program import CommandStderr, follow
+from vramtop.monitor.attach.automatic.follow_program import follow
 from vramtop.monitor.attach.automatic.start_following import start_following
 from vramtop.monitor.history.history import History
-from vramtop.monitor.history.new_measurement import machine_digest
-from vramtop.monitor.history.run_recorder import THREAD, RunRecorder, run_identity
+from vramtop.monitor.history.run_recorder import THREAD, RunRecorder
 from vramtop.monitor.snapshot.snapshot import ProcessCounters
 
 GIB = 2**30
@@ -72,59 +67,6 @@ def test_the_processes_of_the_command_alone_are_followed_to_their_end(command, t
     assert seen == [{pid}, {pid}, set(), set(), set()]
     (run,) = history.list()
     assert (run.state, run.observed.device_bytes) == ("ended", 38 * GIB)
-
-
-@pytest.mark.parametrize(
-    "case", ["a setting is missing", "nothing is known", "it is read again", "all is known", "another has kept it"]
-)
-def test_why_nothing_is_kept_is_said_once_on_the_commands_standard_error(case, command, tmp_path, monkeypatch) -> None:
-    from vramtop.estimator.job.job import Job, ModelSpec
-    from vramtop.monitor.snapshot.snapshot import WatchedJob
-
-    pid, start = command
-    job = Job(model=ModelSpec(id="gpt2"))
-    due = 1.0 if case == "it is read again" else None
-
-    class Attach(automatic_attach.AutomaticAttach):
-        def __init__(self, watchlist: Any) -> None:
-            super().__init__(watchlist, enabled=False)
-            if case != "nothing is known":
-                missing = () if case == "all is known" else ("training.micro_batch",)
-                watchlist.add_run(WatchedJob(job=job, pids=(command,), missing=missing), make_budget(job))
-
-        def candidate(self, key: Any) -> Any:
-            return SimpleNamespace(due=due, reason="job not read") if key == command else None
-
-    monkeypatch.setattr("vramtop.monitor.attach.automatic.follow_program.AutomaticAttach", Attach)
-    own = make_process(pid, 38, start_time=start)
-    source = ScriptedSource([make_snapshot([make_gpu(0, [own])])] * 5)
-    reads, writes = os.pipe()
-    history = History(tmp_path / "history.json")
-    if case == "another has kept it":  # such as vramtop attach, with --set
-        identity = run_identity(pid)
-        assert identity
-        history.add(replace(Machine().run(simulated_job()), run=digest(machine_digest(), identity)))
-    said: list[bytes] = []
-
-    def wait(_: float) -> None:
-        said.append(os.read(reads, 1000) if select.select([reads], [], [], 0)[0] else b"")
-
-    def is_running(_: object) -> bool:
-        return source.reads < 3
-
-    recorder = RunRecorder(history=lambda: history)
-    follow(command, source, recorder, wait=wait, is_running=is_running, stderr=CommandStderr(writes))
-    os.close(reads)
-    sentences = [each.decode() for each in said if each]
-    if case in ("all is known", "another has kept it"):
-        assert sentences == []
-        return
-    [sentence] = sentences
-    assert sentence.startswith("vramtop: no measurement of this run is kept: ")
-    assert sentence.endswith("\n")
-    assert ("training.micro_batch could not be read" in sentence) == (case != "nothing is known")
-    assert (f"vramtop attach {pid} " in sentence) == (case != "it is read again")
-    assert bool(said[0]) == (case != "it is read again")
 
 
 def test_a_pipe_of_the_command_ends_with_the_command() -> None:

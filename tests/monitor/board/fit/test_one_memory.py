@@ -57,6 +57,12 @@ def test_nothing_is_offloaded_to_the_same_memory(capsys: pytest.CaptureFixture[s
     assert "share memory: 88.3 GiB for the GPU and 99.4 GiB for the CPU" in capsys.readouterr().out
 
 
+def test_a_server_there_takes_its_share_of_the_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["vllm", "serve", "meta-llama/Llama-3.1-8B", "--gpu-memory-utilization", "0.5"]
+    assert main(["fit", "--gpu-type", "gb10", "--", *line]) == 0
+    assert "sequence" in capsys.readouterr().out.partition("\n\n")[0]
+
+
 def test_its_hosts_use_is_not_taken_for_memory_of_a_process_that_has_ended() -> None:
     for name, count in (("NVIDIA GB10", 0), ("NVIDIA H100 80GB HBM3", 1)):
         gpu = make_gpu(name=name, used_bytes=70 * GIB, free_bytes=9 * GIB)
