@@ -1,12 +1,10 @@
-"""Nothing leaves the machine: hubs and loggers do not upload, and HTTP requests that write are answered, not sent."""
+"""Nothing leaves the machine: hubs and loggers do not upload, and HTTP requests that write fail to connect."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import http.client
 import inspect
-import io
 import os
 import re
 from concurrent.futures import Future
@@ -25,10 +23,6 @@ _READS_BY_POST = re.compile(
 )
 """Host and path of what only reads by another method: the hub's lists of files, and short-lived credentials of clouds,
 without which a program's data could not be read."""
-_BODY = b"{}"
-_HEADERS = {"Content-Type": "application/json", "Content-Length": str(len(_BODY)), "Connection": "close"}
-_ANSWER = b"HTTP/1.1 200 OK\r\n" + "".join(f"{name}: {value}\r\n" for name, value in _HEADERS.items()).encode()
-_ANSWER += b"\r\n" + _BODY
 _HUB_WRITES = re.compile(
     r"(add|batch|comment|copy|create|delete|disable|duplicate|edit|enable|move|permanently|preupload|rename|request"
     r"|set|super_squash|sync|unlike|update|upload)_"
@@ -54,17 +48,36 @@ def keep_here(warn: Callable[[str], None]) -> None:
             program depends on.
     """
 
-    def is_sent(method: str, host: str | None, path: str) -> bool:
-        if method.upper() in ("GET", "HEAD", "OPTIONS") or _READS_BY_POST.match(f"{host}{path}"):
-            return True
-        warn(f"a {method.upper()} to {host} was not sent")
-        return False
+    def refuse(error: type[Exception], method: str, host: str | None, path: str) -> None:
+        if method.upper() not in ("GET", "HEAD", "OPTIONS") and not _READS_BY_POST.match(f"{host}{path}"):
+            warn(f"a {method.upper()} to {host} was not sent")
+            raise error(f"a rehearsal sends no {method.upper()} to {host}")
 
-    _change_http_client(is_sent)
-    after_import("urllib3.connectionpool", lambda module: _change_urllib3(module, is_sent))
+    def guard(owner: Any, name: str, error: type[Exception] = ConnectionRefusedError) -> None:
+        """Refuse requests of a function, or a coroutine, that takes their method and URL, or one object with both."""
+        plain = getattr(owner, name)
+        signature = inspect.signature(plain)
+
+        @functools.wraps(plain)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self, first, *rest = signature.bind(*args, **kwargs).arguments.values()
+            if isinstance(first, str):
+                refuse(error, first, self.host, rest[0])
+            else:
+                refuse(error, first.method, first.url.host, first.url.path)
+            return plain(*args, **kwargs)
+
+        setattr(owner, name, run)
+
+    def guard_httpx(module: ModuleType) -> None:
+        guard(module.HTTPTransport, "handle_request", module.ConnectError)
+        guard(module.AsyncHTTPTransport, "handle_async_request", module.ConnectError)
+
+    guard(http.client.HTTPConnection, "putrequest")
+    after_import("urllib3.connectionpool", lambda module: guard(module.HTTPConnectionPool, "urlopen"))
     for name in ("httpx", "httpx2"):
-        after_import(f"{name}._transports.default", lambda module: _change_httpx(module, is_sent))
-    after_import("aiohttp.connector", lambda module: _change_aiohttp(module, is_sent))
+        after_import(f"{name}._transports.default", guard_httpx)
+    after_import("aiohttp.connector", lambda module: guard(module.BaseConnector, "connect"))
     after_import("huggingface_hub.hf_api", _change_hub)
     after_import("huggingface_hub.repository", _refuse_clones)
     for name in _LOGGERS:
@@ -73,107 +86,6 @@ def keep_here(warn: Callable[[str], None]) -> None:
         os.environ.pop(name, None)
     after_import("mlflow.tracking._tracking_service.utils", _change_mlflow)
     after_import("clearml", lambda module: module.Task.set_offline(True))
-
-
-class _Socket:
-    """A connection that takes a request and answers it."""
-
-    def makefile(self, *_: Any, **__: Any) -> io.BytesIO:
-        return io.BytesIO(_ANSWER)
-
-    def _nothing(self, *_: Any) -> None:
-        return None
-
-    sendall = settimeout = setsockopt = shutdown = close = _nothing
-
-
-def _change_http_client(is_sent: Callable[..., bool]) -> None:
-    """Let ``http.client``, and so urllib, connect to an answer instead."""
-    connection = http.client.HTTPConnection
-    plain = connection.putrequest
-
-    def putrequest(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> None:
-        plain(self, method, url, *args, **kwargs)
-        if not is_sent(method, self.host, url):
-            if self.sock is not None:
-                self.sock.close()
-            self.sock = _Socket()
-
-    connection.putrequest = putrequest  # type: ignore[method-assign]
-
-
-def _change_urllib3(module: ModuleType, is_sent: Callable[..., bool]) -> None:
-    """Let urllib3, and so requests and botocore, answer before they connect."""
-    pool = module.HTTPConnectionPool
-    plain = pool.urlopen
-
-    def urlopen(self: Any, method: str, url: str, *args: Any, preload_content: bool = True, **kwargs: Any) -> Any:
-        if is_sent(method, self.host, url):
-            return plain(self, method, url, *args, preload_content=preload_content, **kwargs)
-        from urllib3.response import HTTPResponse
-
-        body = io.BytesIO(_BODY)
-        return HTTPResponse(body, _HEADERS, 200, reason="OK", preload_content=preload_content, request_method=method)
-
-    pool.urlopen = urlopen
-
-
-def _change_httpx(module: ModuleType, is_sent: Callable[..., bool]) -> None:
-    plain, plain_async = module.HTTPTransport.handle_request, module.AsyncHTTPTransport.handle_async_request
-
-    def handle_request(self: Any, request: Any) -> Any:
-        if is_sent(request.method, request.url.host, request.url.path):
-            return plain(self, request)
-        return module.Response(200, json={})
-
-    async def handle_async_request(self: Any, request: Any) -> Any:
-        if is_sent(request.method, request.url.host, request.url.path):
-            return await plain_async(self, request)
-        return module.Response(200, json={})
-
-    module.HTTPTransport.handle_request = handle_request
-    module.AsyncHTTPTransport.handle_async_request = handle_async_request
-
-
-class _Transport(asyncio.Transport):
-    """A connection of asyncio that takes a request, and answers it when nothing has been written for a moment.
-
-    aiohttp before 3.10 fails where an answer comes before the request is complete.
-    """
-
-    _MOMENT = 0.01
-
-    def __init__(self, protocol: Any) -> None:
-        super().__init__()
-        self._protocol = protocol
-        self._answer: asyncio.TimerHandle | None = None
-
-    def write(self, _: Any) -> None:
-        self.close()
-        self._answer = asyncio.get_running_loop().call_later(self._MOMENT, self._protocol.data_received, _ANSWER)
-
-    def is_closing(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        if self._answer is not None:
-            self._answer.cancel()
-
-    abort = close
-
-
-def _change_aiohttp(module: ModuleType, is_sent: Callable[..., bool]) -> None:
-    connector = module.BaseConnector
-    plain = connector.connect
-
-    async def connect(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_sent(request.method, request.url.host, request.url.path):
-            return await plain(self, request, *args, **kwargs)
-        protocol = self._factory()
-        protocol.connection_made(_Transport(protocol))
-        return module.Connection(self, request.connection_key, protocol, self._loop)
-
-    connector.connect = connect
 
 
 def _change_hub(module: ModuleType) -> None:

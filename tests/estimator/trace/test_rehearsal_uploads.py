@@ -47,38 +47,54 @@ def server() -> Iterator[Server]:
 
 
 STANDARD = """
-import http.client, json, sys, urllib.parse, urllib.request
+import http.client, json, sys, urllib.error, urllib.parse, urllib.request
 address = sys.argv[1]
 assert json.load(urllib.request.urlopen(f"{address}/urllib")) == {"found": True}
-request = urllib.request.Request(f"{address}/urllib", data=b"x" * 100_000)
-with urllib.request.urlopen(request) as answer:
-    assert answer.status == 200 and json.load(answer) == {}
+try:
+    urllib.request.urlopen(urllib.request.Request(f"{address}/urllib", data=b"x" * 100_000))
+    raise SystemExit("sent")
+except urllib.error.URLError:
+    pass
 connection = http.client.HTTPConnection(urllib.parse.urlsplit(address).netloc)
-for method, body in (("GET", b'{"found": true}'), ("PUT", b"{}"), ("DELETE", b"{}"), ("GET", b'{"found": true}')):
-    connection.request(method, "/client", b"x")
-    assert connection.getresponse().read() == body, method
+for method in ("GET", "PUT", "DELETE", "GET"):
+    try:
+        connection.request(method, "/client", b"x")
+        assert method == "GET" and connection.getresponse().read() == b'{"found": true}', method
+    except ConnectionError:
+        connection.close()
 """
 REQUESTS = """
 import sys, requests
 address = sys.argv[1]
 with requests.Session() as session:
     assert session.get(f"{address}/requests").json() == {"found": True}
-    assert session.post(f"{address}/requests", data=iter([b"x"])).json() == {}
+    for url in (f"{address}/requests", "https://hooks.example.invalid/secret"):
+        try:
+            session.post(url, data=iter([b"x"]))
+            raise SystemExit("sent")
+        except requests.ConnectionError:
+            pass
     assert session.get(f"{address}/requests").json() == {"found": True}
-assert requests.post("https://hooks.example.invalid/secret", json={"text": "done"}).ok
 """
 HTTPX = """
 import asyncio, sys, {name} as client_of
 address = sys.argv[1]
 with client_of.Client() as client:
     assert client.get(f"{{address}}/httpx").json() == {{"found": True}}
-    assert client.post(f"{{address}}/httpx", json={{}}).json() == {{}}
-    with client.stream("PATCH", "https://hooks.example.invalid/", content=b"x") as answer:
-        assert b"".join(answer.iter_bytes()) == b"{{}}"
+    for method, url in (("POST", f"{{address}}/httpx"), ("PATCH", "https://hooks.example.invalid/")):
+        try:
+            client.request(method, url, json={{}})
+            raise SystemExit("sent")
+        except client_of.ConnectError:
+            pass
 async def run():
     async with client_of.AsyncClient() as client:
         assert (await client.get(f"{{address}}/httpx")).json() == {{"found": True}}
-        assert (await client.delete(f"{{address}}/httpx")).json() == {{}}
+        try:
+            await client.delete(f"{{address}}/httpx")
+            raise SystemExit("sent")
+        except client_of.ConnectError:
+            pass
 asyncio.run(run())
 """
 AIOHTTP = """
@@ -90,9 +106,12 @@ async def ask(session, method, url, **options):
 async def run():
     async with aiohttp.ClientSession() as session:
         assert await ask(session, "GET", f"{address}/aiohttp") == (200, {"found": True})
-        for _ in range(2):
-            assert await ask(session, "POST", f"{address}/aiohttp", json={"x": "x" * 100_000}) == (200, {})
-        assert await ask(session, "PATCH", "https://hooks.example.invalid/") == (200, {})
+        for method, url in (("POST", f"{address}/aiohttp"), ("PATCH", "https://hooks.example.invalid/")):
+            try:
+                await ask(session, method, url)
+                raise SystemExit("sent")
+            except aiohttp.ClientConnectionError:
+                pass
         assert await ask(session, "GET", f"{address}/aiohttp") == (200, {"found": True})
 asyncio.run(run())
 """
@@ -117,11 +136,11 @@ asyncio.run(run())
         ],
     ),
 )
-def test_a_request_that_writes_is_answered_not_sent_and_told(program, server, client, text, not_sent) -> None:
+def test_a_request_that_writes_fails_to_connect_and_is_told(program, server, client, text, not_sent) -> None:
     pytest.importorskip(client)
     found = rehearse([sys.executable, program(text + STEPS), server.address])
     assert found.warnings == tuple(f"a {each} was not sent." for each in not_sent)
-    assert len(server.requests) == text.count('"found"')
+    assert len(server.requests) == (3 if client == "http" else 2)
     assert {each.partition(" ")[0] for each in server.requests} == {"GET"}
 
 
