@@ -15,7 +15,6 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import Verdict, VramtopError
 from vramtop.estimator.common.reserved_memory import with_reserved_memory
 from vramtop.estimator.estimation import QuickEstimator, quick_estimator
-from vramtop.estimator.formula import peak_range
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 from vramtop.monitor.board.capacity import DeviceCapacity
@@ -146,21 +145,6 @@ def test_no_replay_finds_less_than_the_least(shape: str, tables: str, batch: int
         assert mine.device_bytes <= other.device_bytes
         assert mine.high_bytes <= other.high_bytes
     assert least.peak.reserved_bytes >= exact.peak.allocated_bytes
-
-
-def test_only_what_depends_on_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    replays: list[object] = []
-    replay = peak_range.replayed_slack
-    monkeypatch.setattr(peak_range, "replayed_slack", lambda rank, conf: replays.append(rank) or replay(rank, conf))
-    job = job_of("llama", "one GPU")
-    quick = quick_estimator(job)
-    peak = quick(job).peak
-    replays.clear()
-    assert not BoundedSearch(quick, judge_for(peak.allocated_bytes)).fits(job)
-    assert replays == []  # it does not even fit with what it allocates
-    assert BoundedSearch(quick, judge_for(peak.high_bytes)).fits(job)
-    assert not BoundedSearch(quick, judge_for(peak.high_bytes - 1)).fits(job)
-    assert len(replays) == 2
 
 
 def test_what_is_suggested_was_replayed() -> None:

@@ -45,13 +45,6 @@ def test_each_cause_changes_the_job_or_adds_bytes(changes: dict[str, Any]) -> No
     )
 
 
-@pytest.mark.parametrize("changes", KINDS)
-def test_causes_are_distinct(changes: dict[str, Any]) -> None:
-    asked = job(**changes)
-    changed = [str(dict(cause.changes)) for cause in setting_causes(asked)]
-    assert len(changed) == len(set(changed))
-
-
 def test_sharding_that_is_not_applied_keeps_the_number_of_gpus() -> None:
     asked = job(**{"parallel.strategy": "fsdp2", "parallel.data_shard": 4, "parallel.data_replicate": 2})
     off = next(cause for cause in setting_causes(asked) if cause.name == "sharding off")

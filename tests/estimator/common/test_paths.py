@@ -8,7 +8,6 @@ from vramtop.estimator.common.paths import expand_user, is_file, is_folder
 from vramtop.estimator.job.job import ModelSpec
 from vramtop.estimator.job.job_file.load_and_save import load_job
 from vramtop.estimator.model.find_config import hub_cache, resolve_model
-from vramtop.estimator.trace.interpreters import find_interpreters
 
 LONG = "x" * 5_000
 
@@ -17,24 +16,6 @@ def test_an_impossible_path_is_not_a_file() -> None:
     for text in (LONG, "a\0b"):
         assert not is_file(Path(text))
         assert not is_folder(Path(text))
-
-
-def test_an_unreadable_folder_appears_empty(tmp_path: Path) -> None:
-    python = tmp_path / "closed" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.touch()
-    (tmp_path / "closed").chmod(0)
-    root = os.geteuid() == 0
-    if root:  # whom nothing is closed to
-        os.seteuid(65534)
-    try:
-        assert python not in find_interpreters(None, {"VIRTUAL_ENV": str(tmp_path / "closed")})
-        with pytest.raises(InputError, match="no such program"):
-            find_interpreters(str(tmp_path / "closed"), {})
-    finally:
-        if root:
-            os.seteuid(0)
-        (tmp_path / "closed").chmod(0o700)
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,15 +44,6 @@ def test_a_file_is_read_up_to_its_maximum_size(tmp_path: Path) -> None:
         read_file(path, 9)
 
 
-def test_ten_gigabytes_are_refused_unread(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    with path.open("wb") as file:
-        file.truncate(10 << 30)
-    with pytest.raises(TooLargeError, match="larger than 512 KiB"):
-        read_file(path)
-    assert read_start(path, 3) == b"\0\0\0"
-
-
 def test_files_of_the_kernel_are_empty() -> None:
     assert read_file(Path("/proc/self/status")) == b""  # it has no size; others of its kind never end
 

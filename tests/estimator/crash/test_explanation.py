@@ -137,20 +137,6 @@ def test_logits_without_a_job() -> None:
     assert "logits" not in said(elsewhere)
 
 
-@pytest.mark.parametrize(
-    ("kind", "sure", "words"),
-    [
-        ("killed", True, "because CPU RAM or the job's RAM limit was used up; GPU memory was not the cause"),
-        ("killed", False, "the log does not say who sent it"),
-        ("host", True, "CPU RAM ran out, not GPU memory: an allocation of 2.00 GiB"),
-        ("gpu library", True, "outside its allocator"),
-    ],
-)
-def test_other_failures(kind: str, sure: bool, words: str) -> None:
-    failed = Failure(kind=kind, sure=sure, line=3, text="", tried_host_bytes=2 * GIB)  # type: ignore[arg-type]
-    assert words in said(failed)
-
-
 def test_evaluation_keeps_its_predictions() -> None:
     text = said(replace(failure("evaluation"), steps=56))
     assert "eval_accumulation_steps" in text

@@ -33,37 +33,6 @@ def test_bytes_of_weights_gradients_operands_and_master_weights(training, parall
     assert (found.weight, found.gradient, found.compute, found.master) == widths
 
 
-@pytest.mark.parametrize(
-    ("parallel", "shards"),
-    [
-        ({"strategy": "ddp"}, (1, 1, 1)),
-        ({"strategy": "zero1"}, (1, 1, 8)),
-        ({"strategy": "zero2"}, (1, 8, 8)),
-        ({"strategy": "fsdp2"}, (8, 8, 8)),
-        ({"strategy": "fsdp2", "context": 2}, (16, 16, 16)),
-        ({"strategy": "megatron-fsdp", "sharding": "optim"}, (1, 1, 8)),
-    ],
-)
-def test_ranks_over_which_states_are_sharded(parallel: dict[str, Any], shards: tuple[int, int, int]) -> None:
-    found = resolved(parallel={"data_shard": 8, **parallel}).shards
-    assert (found.weights, found.gradients, found.optimizer) == shards
-
-
 def test_context_parallelism_splits_a_sequence() -> None:
     job = resolved(training={"micro_batch": 2, "sequence_length": 1001}, parallel={"context": 4})
     assert (job.local_length, job.local_tokens) == (251, 502)
-
-
-@pytest.mark.parametrize(
-    ("framework", "software", "own_units"),
-    [
-        ("transformers", {}, True),
-        ("torchtitan", {}, True),
-        ("torchtitan", {"torchtitan": "0.1"}, False),
-        ("transformers", {"torchtitan": "0.1"}, True),
-        ("torchtune", {}, False),
-    ],
-)
-def test_embedding_and_head_are_units_of_their_own(framework: str, software: dict[str, str], own_units: bool) -> None:
-    job = resolved(training={"framework": framework}, parallel={"strategy": "fsdp2"}, software=software)
-    assert job.units_around_blocks == own_units

@@ -178,13 +178,6 @@ def test_missing_config_fields_have_transformers_defaults(family: str, count: Co
     assert same(count_parameters(read_architecture(config, task)), count(config, task))
 
 
-def test_t5_keeps_the_last_layer_of_its_mlp_unquantized(count: Count) -> None:
-    config = {"model_type": "t5", **T5}
-    for counted in (count_parameters(read_architecture(config, "seq2seq-lm")), count(config, "seq2seq-lm")):
-        kept = {each.name for each in counted.groups if each.linear and each.quantized is False}
-        assert {name.rpartition(".layer.")[2] for name in kept if "block" in name} == {"*.DenseReluDense.wo.weight"}
-
-
 @pytest.mark.parametrize(
     ("name", "task", "parameters"),
     [

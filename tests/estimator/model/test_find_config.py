@@ -22,30 +22,12 @@ def cached(hub: Path, name: str, revision: str, config: dict[str, Any]) -> Path:
     return snapshot
 
 
-def test_config_written_out_needs_no_file() -> None:
-    model = resolve_model(ModelSpec(config=CONFIG), environ={})
-
-    assert (model.source, model.config, model.label) == ("inline", CONFIG, "llama model")
-
-
 @pytest.mark.parametrize(
     ("name", "family"),
     [("unsloth/Phi-4", "llama"), ("microsoft/phi-4", "phi3"), ("unsloth/Phi-4-mini-instruct", "phi3")],
 )
 def test_unsloths_copies_of_phi_have_llamas_layers(name: str, family: str) -> None:
     assert resolve_model(ModelSpec(id=name), environ={}).config["model_type"] == family
-
-
-@pytest.mark.parametrize("end", ["", "config.json"])
-def test_folder_or_its_config(tmp_path: Path, end: str) -> None:
-    folder = tmp_path / "my-model"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-
-    model = resolve_model(ModelSpec(id=str(folder / end)), environ={})
-
-    assert (model.source, model.config, model.label) == ("folder", CONFIG, "my-model")
-    assert model.where == str(folder / "config.json")
 
 
 def test_cache_is_searched_before_the_built_in_names(tmp_path: Path) -> None:
@@ -115,13 +97,6 @@ def test_built_in_names_may_be_written_in_several_ways(name: str, expected: str)
     found = find_built_in(name)
 
     assert found.id == expected
-
-
-def test_built_in_model_when_nothing_is_cached(tmp_path: Path) -> None:
-    model = resolve_model(ModelSpec(id="mixtral-8x7b"), environ={"HF_HOME": str(tmp_path)})
-
-    assert (model.source, model.where) == ("built-in", "mistralai/Mixtral-8x7B-v0.1")
-    assert model.config["num_local_experts"] == 8
 
 
 def test_a_folder_of_another_machine_is_counted_by_its_name() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from builders import make_gpu, make_mig_gpu, make_process
 
-from vramtop.monitor.attach.gpu_assignment import GpuAssignment, assign_gpu, visible_mig_devices
+from vramtop.monitor.attach.gpu_assignment import GpuAssignment, assign_gpu
 from vramtop.monitor.attach.gpu_environment import GpuEnvironment, has_own_gpu_numbering
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
@@ -163,11 +163,3 @@ def test_with_unknown_sizes_the_environment_decides() -> None:
     assert assigned(gpus, 1, visible="0,1").gpu == 1
     found = assigned(gpus, 0, visible="0,1")
     assert (found.gpu, found.certainty) == (0, "unsure")
-
-
-@pytest.mark.parametrize(
-    ("visible", "uuids"), [("MIG-0-9-0", ("MIG-0-9-0",)), ("MIG-elsewhere", ()), ("0", ()), (None, ())]
-)
-def test_visible_mig_devices_are_those_named_in_the_environment(visible: str | None, uuids: tuple[str, ...]) -> None:
-    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert visible_mig_devices(GpuEnvironment.from_environ(environ, local_rank=None), [make_mig_gpu()]) == uuids

@@ -69,34 +69,11 @@ def test_a_container_is_identified_by_its_own_folder(attachment):
     assert {run_key(run) for run in inside} == {run_key(attachment)}
 
 
-def test_forgotten_answers_are_deleted(answers, attachment):
-    run = run_key(attachment)
-    answers.save(run, {"training.sequence_length": 4096, "training.compile": True})
-    answers.delete(run, ["training.compile"])
-    assert answers.load(run).keys() == {"training.sequence_length"}
-    answers.delete(run)
-    assert answers.load(run) == {}
-    answers.delete("never seen")
-
-
 def test_answers_that_no_longer_make_a_job_are_dropped_and_reported(answers, attachment):
     answers.save(run_key(attachment), {"training.no_such_key": 1})
     again = with_saved_answers(attachment, answers)
     assert again.reading == attachment.reading
     assert "are ignored" in again.warnings[-1]
-
-
-def test_the_oldest_runs_are_deleted_first(tmp_path):
-    path = tmp_path / "answers.json"
-    stored = {f"run-{at}": {"training.compile": {"value": True, "given": float(at)}} for at in range(600)}
-    import msgspec
-
-    path.write_bytes(msgspec.json.encode({"version": 1, "content": stored}))
-    SavedAnswers(path, clock=lambda: 1e6).save("new", {"training.compile": True})
-    assert SavedAnswers(path).load("new")
-    assert SavedAnswers(path).load("run-599")
-    assert not SavedAnswers(path).load("run-0")
-    assert len(msgspec.json.decode(path.read_bytes())["content"]) == 500
 
 
 def test_another_model_has_the_run_read_again(answers, attachment):

@@ -64,8 +64,3 @@ def test_what_a_doubt_may_explain_is_not_over(direction: Any, status: str) -> No
 
 def test_a_doubt_alone_leaves_a_run_on_budget() -> None:
     assert status_of(40, unsure=Uncertainties(optimizer="either")).comparison.status == "on_budget"
-
-
-def test_a_process_of_no_run_is_of_no_run() -> None:
-    board = Watchlist(estimate=make_budget).update(make_snapshot([make_gpu(0, [make_process()])]))
-    assert board.run_of(KEY) is None

@@ -51,12 +51,6 @@ def test_the_key_of_a_group_stays_when_its_processes_change():
     assert run.key == both.key
 
 
-def test_a_process_on_several_gpus_is_one_group():
-    (group,) = make_groups([make_process(1, 10)], [make_process(1, 12)])
-    assert len(group.rows) == 2
-    assert group.process_keys == ((1, 1_000.0),)
-
-
 @pytest.mark.parametrize(
     ("changes", "together"),
     [
@@ -114,11 +108,6 @@ def test_an_unknown_size_makes_the_sum_a_lower_bound_and_the_spread_unknown():
     (nothing,) = make_groups([make_process(1, None)])
     assert nothing.used_bytes is None
     assert nothing.highest is None
-
-
-def test_ranks_on_other_hosts_are_counted():
-    (group,) = make_groups([make_process(1)], [make_process(2)], ranks=(1, 2), world=8)
-    assert group.ranks_elsewhere == 6
 
 
 def test_ended_ranks_stay_in_their_group_and_hold_nothing():

@@ -29,20 +29,6 @@ def machine() -> Snapshot:
     return make_snapshot([make_gpu(0, [make_process(1, 30), make_process(2, 5)]), make_gpu(1)])
 
 
-def test_a_watched_process_is_compared_with_the_budget_of_its_job(machine: Snapshot) -> None:
-    watchlist = make_watchlist(make_run(JOB, 1))
-    board = watchlist.update(machine)
-    mine, stranger = board.processes
-    assert mine.job == JOB
-    assert mine.comparison.status == "warming_up"
-    assert mine.elapsed_seconds == 1_000
-    assert stranger.job is stranger.budget is stranger.comparison is None
-    gpu = board.gpus[0]
-    assert gpu.expected_bytes == mine.budget.steady_device_bytes
-    assert gpu.components == mine.budget.peak.components
-    assert board.gpus[1].expected_bytes is None
-
-
 def test_a_pid_that_was_reused_is_another_process(machine: Snapshot) -> None:
     watchlist = make_watchlist(WatchedJob(job=JOB, pids=((1, 555.0),)))
     assert watchlist.update(machine).processes[0].job is None

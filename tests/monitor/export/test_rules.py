@@ -38,27 +38,6 @@ def test_rules_and_dashboard_use_metrics_that_exist() -> None:
         assert _metrics(query) or "up{" in query
 
 
-def test_dashboard_panels_have_what_grafana_needs() -> None:
-    dashboard = json.loads(dashboard_text())
-    panels = dashboard["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    for panel in panels:
-        assert panel["title"]
-        assert panel["description"]
-        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
-        place = panel["gridPos"]
-        assert 0 < place["w"] <= 24 - place["x"]
-    taken = [
-        (x, y)
-        for place in (panel["gridPos"] for panel in panels)
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
-    assert len(taken) == len(set(taken))
-    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
-    assert set(re.findall(r"\$\{?(\w+)", json.dumps(panels))) <= variables
-
-
 @needs("promtool")
 def test_each_alert_fires_when_it_should(tmp_path: Path) -> None:
     rules, tests = tmp_path / "rules.yml", tmp_path / "tests.yml"

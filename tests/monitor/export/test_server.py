@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
-from exporter import samples, scrape
+from exporter import scrape
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.limits import EXPORTER_REQUESTS
@@ -140,9 +140,3 @@ def test_a_request_has_a_total_time_from_the_connection_on(serve) -> None:
 @pytest.mark.parametrize(("host", "status"), [("evil.example", 403), ("localhost:1", 200), ("proxy.example", 200)])
 def test_a_strangers_name_that_resolves_to_this_machine_is_refused(serve, host: str, status: int) -> None:
     assert _status(serve(names=HostNames(further=("proxy.example",))), Host=host) == status
-
-
-def test_no_reading_yet_is_no_reading(serve) -> None:
-    text = scrape(serve())
-    assert samples(text, "vramtop_sampler_up") == [({}, 0)]
-    assert not samples(text, "vramtop_sampler_last_reading_timestamp_seconds")

@@ -114,13 +114,6 @@ def test_a_run_is_kept_once_it_is_steady_and_again_at_its_end(machine: Machine) 
     assert machine.said == []
 
 
-def test_nothing_kept_names_the_user_or_the_command(machine: Machine) -> None:
-    machine.tick(38, steps=2)
-    content = (machine.history.path or Path()).read_bytes()
-    assert b"secret-run" not in content
-    assert b"ana" not in content.replace(b"accumulation", b"")
-
-
 def test_a_higher_peak_replaces_the_figure_after_a_while(machine: Machine) -> None:
     machine.tick(38, steps=2)
     machine.tick(39, steps=3)

@@ -40,13 +40,6 @@ def test_a_job_that_fits_the_gpus_but_not_the_host_does_not_fit() -> None:
     assert with_host_memory(on_gpus, make_budget(), 0, ranks=1) == on_gpus
 
 
-def test_a_full_gpu_keeps_its_verdict() -> None:
-    budget = replace(make_budget(), host=NEED)
-    full = check_fit(budget, [replace(ROOM, free_bytes=GIB)])
-    found = with_host_memory(full, budget, 400 * GIB, ranks=1)
-    assert (found.verdict, found.sentence) == ("does_not_fit", full.sentence)
-
-
 def test_the_memory_limit_of_the_container_counts(tmp_path: Path) -> None:
     assert available_host_memory(tmp_path) <= psutil.virtual_memory().total
     (tmp_path / "memory.max").write_text("max\n")

@@ -54,12 +54,6 @@ def test_results_are_in_the_order_of_the_checks_and_reported_as_they_finish(make
     assert told == ["pass", "warning"]
 
 
-def test_checks_run_concurrently(make_context) -> None:
-    meet = threading.Barrier(3, timeout=60)
-    meets = fixed_check(before=meet.wait)  # continues only when all three checks are running
-    assert [outcome.status for outcome in run_checks(make_context(), [meets] * 3)] == ["pass"] * 3
-
-
 def test_a_hanging_check_is_reported_and_not_waited_for(make_context) -> None:
     never = threading.Event()
     hangs = fixed_check(wait=never, timeout_seconds=0.2)

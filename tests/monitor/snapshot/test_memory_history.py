@@ -70,15 +70,6 @@ def test_ended_processes_are_forgotten_after_a_while():
     assert len(history.gpu("GPU-00000000")) == 3
 
 
-def test_histories_to_keep_are_not_forgotten():
-    history, key = MemoryHistory(keep_seconds=10), ("GPU-00000000", 4711, 1000.0)
-    history.add(make_snapshot([make_gpu(0, [make_process()])]))
-    history.add(make_snapshot([make_gpu(0)], time=3000.0), keep=[key])
-    assert history.process(key) == history.lifetime(key) == [(2000.0, 30 * GIB)]
-    history.add(make_snapshot([make_gpu(0)], time=3001.0))
-    assert history.lifetime(key) == []
-
-
 def test_utilisation_power_and_temperature_are_kept_for_each_gpu():
     history = MemoryHistory(capacity=3)
     for at in range(5):

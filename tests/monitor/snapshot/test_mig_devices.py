@@ -5,7 +5,6 @@ from builders import make_gpu, make_mig_gpu, make_process, make_run, make_snapsh
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.snapshot.faults import Fault
-from vramtop.monitor.snapshot.memory_history import MemoryHistory
 from vramtop.monitor.snapshot.mig_devices import device_of, mig_devices
 
 
@@ -41,26 +40,6 @@ def test_a_device_has_a_fault_for_each_unknown_figure():
     unread = replace(gpu, mig=tuple(replace(device, used_bytes=None, total_bytes=None) for device in gpu.mig))
     assert {device.reason("total_bytes") for device in mig_devices(unread)} == {"not allowed"}
     assert {device.processes for device in mig_devices(replace(unread, processes=None))} == {None}
-
-
-def test_gpus_and_mig_devices_have_separate_histories():
-    history = MemoryHistory()
-    first, second = make_process(1, 0.5, gpu_instance=3), make_process(1, 0.25, gpu_instance=9)
-    history.add(make_snapshot([make_mig_gpu(0, [first]), make_gpu(1, [make_process(5, 3)])]))
-    gpu = make_mig_gpu(1, [second], uuid="GPU-00000000")
-    moved = replace(gpu, mig=tuple(replace(d, uuid=d.uuid.replace("MIG-1", "MIG-0")) for d in gpu.mig))
-    history.add(make_snapshot([make_gpu(0, [make_process(5, 4)], uuid="GPU-00000001"), moved], time=2001.0))
-    assert history.process(("GPU-00000001", 5, 1000.0)) == [(2000.0, 3 * GIB), (2001.0, 4 * GIB)]
-    keys = [device.key for device in mig_devices(moved)]
-    assert history.process((keys[0], 1, 1000.0)) == [(2000.0, GIB // 2)]
-    assert history.process((keys[2], 1, 1000.0)) == [(2001.0, GIB // 4)]
-    assert [time for time, _ in history.gpu(keys[2])] == [2000.0, 2001.0]
-
-
-def test_another_profile_under_the_same_uuid_is_another_device():
-    gpu = make_mig_gpu(0)
-    other = replace(gpu, mig=tuple(replace(device, profile="1g.10gb") for device in gpu.mig))
-    assert {device.key for device in mig_devices(gpu)}.isdisjoint(device.key for device in mig_devices(other))
 
 
 def test_the_run_of_a_mig_job_ends_when_its_device_is_removed():

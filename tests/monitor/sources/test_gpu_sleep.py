@@ -6,7 +6,7 @@ from fake_driver import FakeGpu
 from vramtop.monitor.sources.nvml import pci_device
 from vramtop.monitor.sources.nvml.device import MODE_INTERVAL_SECONDS
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
-from vramtop.monitor.sources.nvml.pci_device import can_suspend, driver_addresses, is_suspended
+from vramtop.monitor.sources.nvml.pci_device import can_suspend, is_suspended
 
 GIB = 2**30
 
@@ -33,13 +33,6 @@ def source(driver, clock):
     source = NvmlSource(clock=clock, now=clock)
     yield source
     source.close()
-
-
-def test_pci_addresses_are_listed_in_order(tmp_path):
-    for name in ("0000:41:00.0", "0000:01:00.0", "0000:C1:00.0"):
-        (tmp_path / name).mkdir()
-    assert driver_addresses(tmp_path) == ("0000:01:00.0", "0000:41:00.0", "0000:c1:00.0")
-    assert driver_addresses(tmp_path / "absent") == ()
 
 
 def test_an_unknown_power_state_is_not_suspended(tmp_path):

@@ -243,12 +243,3 @@ def test_a_gpu_that_hangs_and_disappears_leaves_no_thread(driver, source, clock,
     source.read()
     source.close()
     until(lambda: not new_threads(before))
-
-
-def test_usually_one_thread_reads_all_devices(driver, source, clock, three_gpus):
-    before = new_threads(set())
-    source.open()
-    for _ in range(5):
-        clock.advance(1)
-        source.read()
-    until(lambda: len(new_threads(before)) == 1)

@@ -9,7 +9,6 @@ from builders import make_gpu, make_snapshot
 from eventful_recording import BEGIN, DIED, FOUND, GAP, GAP_END, LOST, STARTED, write_recording
 from hypothesis import given, strategies as st
 
-from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
@@ -119,13 +118,6 @@ def test_a_recording_that_is_cut_off_says_so(tmp_path: Path) -> None:
     found = read_recorded(path, estimate)
     assert [event.kind for event in found.events].count("cut") == 1
     assert TRUNCATED_CODE not in " ".join(found.faults)
-
-
-def test_a_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("hello\n")
-    with pytest.raises(InputError, match="not a vramtop recording"):
-        read_recorded(path, estimate)
 
 
 def test_a_run_whose_job_cannot_be_estimated_has_a_reason_and_an_end(tmp_path: Path) -> None:

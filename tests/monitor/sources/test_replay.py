@@ -90,13 +90,6 @@ def test_times_of_a_rebased_loop_continue(play, clock):
     assert times(source, clock, 9)[-1] == NOW + 8
 
 
-def test_times_of_a_fast_rebased_loop_never_decrease(play, clock):
-    source = play(rebase=True, loop=True, clock=lambda: 10 * clock.time)
-    found = [time for time in times(source, clock, 5) if time]
-    assert len(found) > 3
-    assert found == sorted(found)
-
-
 def test_the_source_is_named(play, recorded):
     source = play(kind="demo").read().source
     assert (source.kind, source.path, source.host) == ("demo", str(recorded), "gpubox-3")

@@ -92,12 +92,6 @@ def test_stopping_does_not_wait_for_a_source_that_hangs_and_never_closes_under_i
     assert snapshots.empty()  # nothing is reported after stop
 
 
-def test_stopping_ends_a_long_sleep(sample):
-    sampler, snapshots, _ = sample(Feed([], last=make_snapshot([])), interval=3600)
-    snapshots.get(timeout=DEADLINE_SECONDS)
-    assert sampler.stop(DEADLINE_SECONDS)
-
-
 def test_a_reading_may_be_taken_early_and_a_pause_takes_none_and_ends_with_one(sample):
     feed = Feed([], last=make_snapshot([]))
     sampler, snapshots, _ = sample(feed, interval=3600)
@@ -112,36 +106,6 @@ def test_a_reading_may_be_taken_early_and_a_pause_takes_none_and_ends_with_one(s
     sampler.resume()
     assert snapshots.get(timeout=DEADLINE_SECONDS)
     assert not sampler.paused
-
-
-def test_a_paused_sampler_can_be_stopped(sample):
-    sampler, snapshots, _ = sample(Feed([], last=make_snapshot([])))
-    snapshots.get(timeout=DEADLINE_SECONDS)
-    sampler.pause()
-    assert sampler.stop(DEADLINE_SECONDS)
-
-
-def test_readings_that_were_missed_do_not_come_in_a_burst(sample, clock):
-    reads = []
-
-    def slow():
-        reads.append(clock.time)
-        clock.advance(35)
-        return make_snapshot([])
-
-    def quick():
-        reads.append(clock.time)
-        return make_snapshot([])
-
-    sampler, snapshots, _ = sample(Feed([slow], last=quick), interval=10, clock=clock)
-    snapshots.get(timeout=DEADLINE_SECONDS)
-    snapshots.get(timeout=DEADLINE_SECONDS)
-    with pytest.raises(queue.Empty):
-        snapshots.get(timeout=0.2)  # the next is due ten seconds after the late one; missed ones are skipped
-    clock.advance(10)
-    sampler.resume()  # wakes the thread, which looks at the clock
-    snapshots.get(timeout=DEADLINE_SECONDS)
-    assert reads == [1000, 1035, 1045]
 
 
 def test_the_pace_does_not_drift_with_the_time_that_readings_take(sample, clock):
@@ -159,18 +123,6 @@ def test_the_pace_does_not_drift_with_the_time_that_readings_take(sample, clock)
         sampler.resume()
     snapshots.get(timeout=DEADLINE_SECONDS)
     assert reads == [1000, 1010, 1020, 1030]
-
-
-def test_opening_a_failed_source_is_retried(sample):
-    snapshot = make_snapshot([])
-    feed = Feed([], last=snapshot)
-    feed.refusals = [CannotTellError("no driver"), CannotTellError("still none")]
-    _, snapshots, errors = sample(feed, retry_seconds=0.01)
-    assert snapshots.get(timeout=DEADLINE_SECONDS) is snapshot
-    assert [errors.get(timeout=DEADLINE_SECONDS).message, errors.get(timeout=DEADLINE_SECONDS).message] == [
-        "no driver",
-        "still none",
-    ]
 
 
 def test_a_source_that_fails_is_opened_again(sample):

@@ -6,7 +6,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.help import HelpScreen, help_content, key_rows
+from vramtop.tui.app.help import HelpScreen, help_content
 from vramtop.tui.screens.attach.screen import ATTACH_KEYS
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
@@ -28,23 +28,6 @@ def test_every_key_in_the_footer_is_in_the_help(bindings: list[BindingType]) -> 
     for binding in shown:
         assert binding.tooltip in text
         assert binding.tooltip or binding.description in _SELF_EXPLANATORY or binding.group in explained
-
-
-def test_a_narrow_terminal_has_one_column_of_keys() -> None:
-    wide, narrow = (HelpScreen([], VramtopApp.BINDINGS).short(width).plain.partition("\n\n")[0] for width in (80, 79))
-    assert max(map(len, narrow.split("\n"))) < 40 < max(map(len, wide.split("\n")))
-    assert sorted(narrow.split()) == sorted(wide.split())
-
-
-def test_letters_for_the_same_action_share_a_line() -> None:
-    bindings = [
-        Binding("f2", "pin", key_display="F2", tooltip="pin the job"),
-        Binding("p", "pin"),
-        Binding("1", "apply(1)", key_display="1-9", tooltip="apply a suggestion"),
-        Binding("alt+1,¡", "apply(1)"),
-        Binding("q", "quit"),
-    ]
-    assert list(key_rows(bindings)) == [("F2 p", "pin the job"), ("1-9", "apply a suggestion")]
 
 
 @pytest.mark.parametrize(

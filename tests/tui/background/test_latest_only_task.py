@@ -7,7 +7,7 @@ from waiting import until
 
 from vramtop.estimator.common.cancellation import current_token
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
-from vramtop.tui.background.latest_only_task import LatestOnlyTask, TaskThread
+from vramtop.tui.background.latest_only_task import LatestOnlyTask
 
 _SECONDS = 60
 
@@ -52,21 +52,6 @@ def task(ui: UiThread) -> LatestOnlyTask[str]:
     return LatestOnlyTask("test", ui.call_later, ui.shown.append, lambda sentence: ui.shown.append(f"✗ {sentence}"))
 
 
-def test_a_request_runs_on_a_daemon_thread_and_its_result_is_shown_on_the_ui_thread(ui, task) -> None:
-    threads: list[threading.Thread] = []
-
-    def request() -> str:
-        threads.append(threading.current_thread())
-        return "result"
-
-    task.submit(request)
-    until(lambda: ui.calls)
-    assert ui.shown == []
-    assert ui.run() == ["result"]
-    assert threads[0] is not threading.current_thread()
-    assert threads[0].daemon
-
-
 def test_only_the_latest_request_runs_and_earlier_results_are_discarded(ui, task) -> None:
     first, ran = Gate("first"), []
     task.submit(first)
@@ -77,21 +62,6 @@ def test_only_the_latest_request_runs_and_earlier_results_are_discarded(ui, task
     until(lambda: ui.calls)
     assert ui.run() == ["last"]
     assert ran == []
-
-
-def test_a_result_is_discarded_if_another_request_is_made_before_it_is_shown(ui, task) -> None:
-    task.submit(lambda: "first")
-    until(lambda: ui.calls)
-    task.submit(lambda: "second")
-    until(lambda: len(ui.calls) == 2)
-    assert ui.run() == ["second"]
-
-
-def test_after_a_cancel_nothing_is_shown(ui: UiThread, task: LatestOnlyTask[str]) -> None:
-    task.submit(lambda: "cancelled")
-    until(lambda: ui.calls)
-    task.cancel()
-    assert ui.run() == []
 
 
 def test_a_bug_goes_to_the_excepthook_and_the_next_request_runs(ui, task, monkeypatch) -> None:
@@ -125,11 +95,3 @@ def test_a_request_ends_the_work_of_the_one_before(ui: UiThread, task: LatestOnl
     until(lambda: ui.calls)
     assert ui.run() == ["next"]
     assert [type(error) for error in raised] == [CancelledError]
-
-
-def test_a_task_thread_runs_all_tasks_in_order() -> None:
-    thread, ran = TaskThread("test"), []
-    for number in range(20):
-        thread.submit(lambda number=number: ran.append(number))
-    until(lambda: len(ran) == 20)
-    assert ran == list(range(20))

@@ -10,30 +10,7 @@ from builders import ScriptedSource, make_gpu, make_process, make_snapshot
 from command_line import vramtop
 from json_schemas import valid_json
 
-from vramtop.monitor.anomalies.anomaly import Anomaly
-from vramtop.tui.cli.board_text import anomaly_lines
 from vramtop.tui.cli.commands import attach, once
-from vramtop.tui.draw.text_output import TextOutput
-
-ODD = Anomaly(
-    kind="helpers",
-    gpu=0,
-    pids=(102, 103),
-    about=(101,),
-    held_bytes=2**30,
-    sentence="2 data loader workers of process 101 (processes 102, 103) hold a CUDA context each: 1.0 GiB",
-    advice="keep CUDA out of the dataset, collate_fn and worker_init_fn",
-)
-
-
-@pytest.mark.parametrize("width", [60, 80, 160])
-def test_an_anomaly_is_wrapped_without_splitting_its_size(width: int) -> None:
-    lines = list(anomaly_lines([ODD], TextOutput(colour_depth="none", ascii_only=True, width=width)))
-    assert all(len(line) <= width and line.isascii() for line in lines)
-    assert lines[0].startswith("     ! 2 data loader workers")
-    assert sum(line.startswith("     ! ") for line in lines) == 1
-    assert any("1.0 GiB" in line for line in lines)
-    assert " ".join(" ".join(lines).split()) == f"! {ODD.sentence} {ODD.advice}"
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@
 import pytest
 from command_line import vramtop
 
-from vramtop.tui.cli.main import COMMANDS
-from vramtop.tui.cli.parsing.exit_codes import OF_COMMANDS, exit_codes_of, exit_codes_sentence
+from vramtop.tui.cli.parsing.exit_codes import exit_codes_of
 
 
 @pytest.mark.parametrize(
@@ -26,13 +25,3 @@ from vramtop.tui.cli.parsing.exit_codes import OF_COMMANDS, exit_codes_of, exit_
 def test_a_command_ends_with_the_exit_code_that_is_written(arguments: str, code: int) -> None:
     vramtop(*arguments.split(), code=code)
     assert code in exit_codes_of(arguments.split(maxsplit=1)[0])
-
-
-def test_every_command_has_its_exit_codes() -> None:
-    assert OF_COMMANDS.keys() == {"", *COMMANDS}
-    assert all({0, 2} <= exit_codes_of(command).keys() for command in OF_COMMANDS)
-
-
-def test_codes_are_written_as_numbers() -> None:
-    """On each Python: the text of an enumeration's members has changed."""
-    assert exit_codes_sentence("fit").startswith("Exit codes: 0 it fits; 1 it does not fit; 2 wrong input; 3 unknown")

@@ -50,10 +50,3 @@ def test_pipes_and_json_get_no_progress_line(tty, quiet):
         say("tracing")
         time.sleep(0.05)
     assert screen.getvalue() == ""
-
-
-def test_a_quick_task_shows_no_progress_line():
-    screen = Screen(tty=True)
-    with Progress(screen) as say:
-        say("tracing")
-    assert screen.getvalue() == ""

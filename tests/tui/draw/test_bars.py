@@ -52,10 +52,6 @@ def test_a_bar_always_has_the_requested_width(sizes, labels, scale, width, low, 
     assert all(len(cell.char) == 1 for cell in cells)
 
 
-def test_a_segment_has_the_longest_label_for_which_there_is_room_and_no_row_of_letters() -> None:
-    assert budget_bar(width=80) == " weights 15.0  ▏grad 15.0     ▏optimizer 30.0               " + " " * 20
-
-
 def test_labels_shrink_from_words_with_figures_to_letters() -> None:
     labels = {width: budget_bar(width=width).replace("▏", " ").split() for width in (90, 72, 40, 24, 10)}
     assert labels[90] == ["weights", "15.0", "gradients", "15.0", "optimizer", "30.0"]

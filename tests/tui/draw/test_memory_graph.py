@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given, strategies as st
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.tui.draw.memory_graph import Readings, axis_labels, column_of, graph_levels, level_rows
+from vramtop.tui.draw.memory_graph import Readings, graph_levels, level_rows
 
 CARD = 80 * GIB
 
@@ -18,11 +18,6 @@ def steady(size_bytes: int | None, seconds: int = 20) -> list[tuple[float, int |
     return [(float(second), size_bytes) for second in range(seconds)]
 
 
-def test_constant_ninety_percent_fills_nine_rows_of_ten():
-    rows = draw(steady(CARD * 9 // 10))
-    assert rows == [" " * 20, *["█" * 20] * 9]
-
-
 def test_unknown_readings_leave_a_gap():
     history = steady(CARD)
     history[5:8] = [(float(second), None) for second in range(5, 8)]
@@ -32,23 +27,6 @@ def test_unknown_readings_leave_a_gap():
 def test_a_silent_source_leaves_a_gap_after_three_intervals():
     history = [(0.0, CARD), (1.0, CARD), (2.0, CARD), (12.0, CARD), (13.0, CARD)]
     assert draw(history, height=1)[0][:14] == "█" * 5 + " " * 7 + "██"
-
-
-def test_older_readings_at_longer_intervals_leave_no_gaps():
-    coarse = [(float(second), CARD) for second in range(0, 40, 8)]
-    fine = [(float(second), CARD) for second in range(40, 60)]
-    assert draw(coarse + fine, height=1, width=15, span_seconds=60.0, now=59.0) == ["█" * 15]
-
-
-def test_a_time_maps_to_the_column_of_its_reading():
-    history = [(float(second), CARD if second == 7 else None) for second in range(20)]
-    column = draw(history, height=1)[0].index("█")
-    assert column_of(7.0, width=20, span_seconds=20.0, now=19.0) == column
-    assert column_of(-5.0, width=20, span_seconds=20.0, now=19.0) is None
-
-
-def test_a_small_scale_has_one_more_digit():
-    assert axis_labels(4 * GIB, 5)[::4] == ["4.0 ┤", "0.0 ┤"]
 
 
 def test_a_column_shows_the_highest_reading():
@@ -69,9 +47,3 @@ def test_every_drawing_has_its_size_and_only_the_latest_readings(sizes, width, h
     assert [len(row) for row in rows] == [width] * height
     for upper, lower in pairwise(rows):
         assert all(below == "█" for above, below in zip(upper, lower, strict=True) if above != " ")
-
-
-def test_a_line_has_its_value_beside_it_in_the_place_of_another_one():
-    assert axis_labels(80 * GIB, 7) == ["80 ┤", "   │", "   │", "46 ┤", "   │", "   │", " 0 ┤"]
-    lined = axis_labels(80 * GIB, 7, lines=[47 * GIB, 90 * GIB])
-    assert lined == ["80 ┤", "   │", "47 ┤", "   │", "   │", "   │", " 0 ┤"]

@@ -4,14 +4,13 @@ import inspect
 import pkgutil
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
 
 import pytest
 from textual.binding import Binding, BindingsMap
 from textual.dom import DOMNode
 
 from vramtop import tui
-from vramtop.tui.keys import KEYS, character_of, key_name
+from vramtop.tui.keys import KEYS, key_name
 
 _FIXED = {
     *("ctrl+q", "ctrl+c", "super+c", "tab", "shift+tab", "up", "down", "left", "right", "enter", "space"),
@@ -73,20 +72,3 @@ def test_a_key_does_one_thing_on_a_screen() -> None:
 )
 def test_a_key_is_shown_as_people_write_it(key: str, shown: str) -> None:
     assert key_name(key) == shown
-
-
-def test_the_keys_of_the_table_are_keys_that_a_terminal_sends() -> None:
-    """A character is named as Textual names the key that sends it."""
-    for key_id, key in KEYS.items():
-        for name in key.keys.split(","):
-            character = character_of(name)
-            assert character is None or character == " " or sent(character) == name, key_id
-
-
-def sent(text: str) -> Any:
-    """Return Textual's name of the key for which a terminal sends this."""
-    from textual._xterm_parser import XTermParser
-    from textual.events import Key
-
-    events = list(XTermParser().feed(text))
-    return next(event.key for event in events if isinstance(event, Key))

@@ -74,17 +74,6 @@ async def test_a_key_waits_for_the_screen_that_the_key_before_it_opens() -> None
     assert app.crash is None
 
 
-async def test_closing_more_screens_than_are_open_and_opening_the_palette_twice_is_no_error() -> None:
-    app = Opens()
-    async with app.run_test() as pilot:
-        press_at_once(app, "a", "escape", "escape", "escape")
-        await until_shown(pilot, lambda: len(app.screen_stack) == 1)
-        press_at_once(app, "ctrl+p", "escape", "ctrl+p", "escape", "ctrl+p", "b")
-        await pilot.pause()
-        assert app.is_running
-    assert app.crash is None
-
-
 def test_what_fails_because_the_app_ends_is_no_crash() -> None:
     app = Opens()
     app.exit(return_code=3)

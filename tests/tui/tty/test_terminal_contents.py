@@ -106,16 +106,6 @@ def test_only_changes_are_written():
     assert shown.send(line("67"), console) == "\x1b[1;12H\x1b[38;2;16;32;48m7\x1b[0m"
 
 
-def test_a_new_layout_is_compared_with_the_contents_until_they_are_invalidated():
-    console = Console(force_terminal=True, color_system="truecolor")
-    shown = TerminalContents()
-    full = LayoutUpdate([[Strip([Segment("all")], 3)]], Region(0, 0, 3, 1))
-    assert shown.send(full, console) == full.render_segments(console)
-    assert shown.send(full, console) == ""
-    shown.invalidate()
-    assert shown.send(full, console) == full.render_segments(console)
-
-
 def test_a_part_behind_another_widget_is_not_sent():
     console = Console(force_terminal=True, color_system="truecolor")
     update = chops([{0: Strip([Segment("a" * 10)], 10), 10: Strip([Segment("b" * 14)], 14)}], [(0, 0, 10)])

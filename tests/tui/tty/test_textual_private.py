@@ -13,8 +13,6 @@ import textual
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 
-from vramtop.tui.tty import textual_private
-
 CLASSES = {
     "_compositor.ChopsUpdate": ["chops", "spans", "chop_ends"],
     "_compositor.LayoutUpdate": ["strips", "region"],
@@ -48,13 +46,6 @@ def test_each_private_class_exists(path: str) -> None:
 @pytest.mark.parametrize(("owner", "name"), METHODS)
 def test_each_overridden_private_method_exists(owner: type, name: str) -> None:
     assert list(inspect.signature(getattr(owner, name)).parameters) == ["self", *METHODS[owner, name]]
-
-
-def test_the_render_cache_can_be_cleared() -> None:
-    from textual._styles_cache import StylesCache
-
-    textual_private.clear_styles_cache()
-    assert StylesCache.get_inner_outer.cache_info().currsize == 0
 
 
 @pytest.mark.parametrize("name", ["_file"])

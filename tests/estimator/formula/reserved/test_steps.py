@@ -92,26 +92,6 @@ def test_what_is_not_known_of_lengths_is_said() -> None:
     assert not any("training.varying_lengths" in text for text in varying(framework="torchtitan").assumptions)
 
 
-def test_fsdp1_keeps_units_that_another_stream_may_still_use() -> None:
-    """What is freed after ``record_stream`` is not allocated, and serves nothing else for a while."""
-    training = {"precision": "bf16", "sequence_length": 1024}
-    run = run_of(rank_of(LLAMA, training=training, parallel={"strategy": "fsdp1", "data_shard": 4}))
-    allocator = run.machine.allocator
-
-    def waiting() -> int:
-        return sum(block.size for block in mapped_blocks(allocator) if block.used) - allocator.allocated
-
-    run._forward()
-    assert waiting() >= 2 * 2 * rank_elements_of_a_block()
-    run._backward(first=True)
-    assert waiting() == 0  # the Trainer has read the loss
-
-
-def rank_elements_of_a_block() -> int:
-    hidden, inner = LLAMA["hidden_size"], LLAMA["intermediate_size"]
-    return int(2.5 * hidden * hidden + 3 * hidden * inner)
-
-
 def old_torchtitan(torch: str, **training: Any) -> TrainingRun:
     tables = {
         "training": {"framework": "torchtitan", "precision": "bf16-mixed", "sequence_length": 1024, **training},

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from vramtop.estimator.job.job_file.edit import edit_job_file, unified_diff
+from vramtop.estimator.job.job_file.edit import edit_job_file
 from vramtop.estimator.job.job_file.load_and_save import load_job
 
 TEXT = """\
@@ -25,11 +25,6 @@ targets = [
 ]
 rank = 8
 """
-
-
-def test_keys_change_in_place_and_comments_stay() -> None:
-    after = edit_job_file(TEXT, {"training.micro_batch": 2, "training.optimizer": "adamw-8bit"})
-    assert after == TEXT.replace("micro_batch = 4 ", "micro_batch = 2 ").replace('"adamw"', '"adamw-8bit"')
 
 
 def test_new_keys_go_to_the_end_of_their_table_and_new_tables_to_the_end() -> None:
@@ -62,15 +57,6 @@ def test_tables_may_be_written_in_any_way(text: str) -> None:
 @pytest.mark.parametrize("text", ["not toml", "training = 4\n", "[[training]]\nmicro_batch = 4\n"])
 def test_a_text_that_cannot_be_edited_gives_none(text: str) -> None:
     assert edit_job_file(text, {"training.micro_batch": 2}) is None
-
-
-def test_the_diff_is_a_unified_one() -> None:
-    after = edit_job_file(TEXT, {"training.micro_batch": 2})
-    assert after is not None
-    lines = unified_diff(TEXT, after, name="sft.toml").splitlines()
-    assert lines[:2] == ["--- sft.toml", "+++ sft.toml"]
-    changed = [line for line in lines[2:] if line[0] in "+-"]
-    assert changed == ["-micro_batch = 4        # per GPU", "+micro_batch = 2        # per GPU"]
 
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {

@@ -31,13 +31,6 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_job_file_becomes_a_job_with_the_contracts_defaults(tmp_path: Path) -> None:
-    job = load_job(write(tmp_path, GOOD))
-    assert (job.name, job.training.micro_batch, job.training.precision) == ("sft", 2, "bf16")
-    assert job.lora == Lora(targets="all-linear")
-    assert (job.training.sequence_length, job.training.optimizer, job.parallel.strategy) == (2048, "auto", "none")
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -188,12 +181,6 @@ def test_options_that_no_optimizer_has(options: dict[str, Any], words: str) -> N
         job_from_mapping({"training": {"optimizer_options": options}}, where="job.toml")
     with pytest.raises(InputError, match=words):
         with_changes(Job(), {"training.optimizer_options": options})
-
-
-def test_a_class_takes_any_options() -> None:
-    training = {"optimizer": "mine:Class", "optimizer_options": {"anything": [1, 2]}}
-    job = job_from_mapping({"training": training}, where="job.toml")
-    assert job.training.optimizer_class == "mine:Class"
 
 
 def test_a_device_map_is_a_rule_or_a_table(tmp_path):

@@ -3,30 +3,9 @@
 from typing import Any
 
 import pytest
-from transformers.training_args import OptimizerNames
 
 from vramtop.estimator.job.rules.optimizers.by_name import NOT_KNOWN, optimizer_by_class, optimizer_by_trainer_name
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
-
-NAMES_SINCE_4_40 = (
-    *("adamw_hf", "adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused"),
-    *("adamw_apex_fused", "adafactor", "adamw_anyprecision", "sgd", "adagrad", "adamw_bnb_8bit"),
-    *("adamw_8bit", "lion_8bit", "lion_32bit", "paged_adamw_32bit", "paged_adamw_8bit", "paged_lion_32bit"),
-    *("paged_lion_8bit", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit", "galore_adamw"),
-    *("galore_adamw_8bit", "galore_adafactor", "galore_adamw_layerwise", "galore_adamw_8bit_layerwise"),
-    *("galore_adafactor_layerwise", "adamw_torch_4bit", "ademamix", "ademamix_8bit", "paged_ademamix_32bit"),
-    *("paged_ademamix_8bit", "lomo", "adalomo", "grokadamw", "schedule_free_adamw", "schedule_free_sgd"),
-    *("adamw_torch_8bit", "schedule_free_radam", "apollo_adamw", "apollo_adamw_layerwise", "stable_adamw"),
-)
-"""``OptimizerNames`` of transformers 4.40, 4.46, 4.50, 4.53, 4.57, 5.0, 5.10 and 5.23 together."""
-
-
-@pytest.mark.parametrize("name", sorted({*NAMES_SINCE_4_40, *(each.value for each in OptimizerNames)}))
-def test_every_name_of_the_trainer_has_a_row(name: str) -> None:
-    choice = optimizer_by_trainer_name(name)
-    assert choice.known
-    assert choice.sentence is None
-    assert choice.in_backward == name.endswith("_layerwise")
 
 
 @pytest.mark.parametrize(

@@ -34,15 +34,6 @@ def test_a_bad_worker_is_a_reason(tmp_path: Path, program: str, words: str) -> N
     client.close()
 
 
-def test_the_worker_answers_for_a_process_that_is_not_there() -> None:
-    client = WorkerClient()
-    try:
-        assert client.read(request(2**22 + 1)).reason == "ended"
-        assert client.read(request(2**22 + 2)).reason == "ended"
-    finally:
-        client.close()
-
-
 def test_settings_that_the_user_has_named_are_those_of_the_job(start: Callable[..., int], tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import time\nprint('ready', flush=True)\ntime.sleep(600)\n")

@@ -1,6 +1,5 @@
 """Alike GPUs are counted: the result is that of as many single ones, at a cost that does not grow with their number."""
 
-import pytest
 from builders import make_budget
 from hypothesis import HealthCheck, given, settings, strategies as st
 
@@ -8,10 +7,9 @@ from vramtop.estimator.budget import Budget, RankPeak
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
-from vramtop.monitor.board import placement
 from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.fit import check_fit
-from vramtop.monitor.board.fit_result import MAX_LISTED, DeviceVerdict
+from vramtop.monitor.board.fit_result import MAX_LISTED
 
 
 def alike(count: int, free: int = 80, *, index: int = 0) -> DeviceCapacity:
@@ -44,26 +42,6 @@ def test_alike_devices_give_the_result_of_single_ones(needs, shards, counts) -> 
     assert counted.to_json() == listed.to_json()
     if " are each " not in counted.sentence:  # one sentence for all of them
         assert counted.sentence == listed.sentence
-
-
-@pytest.mark.parametrize("stages", [1, 3])
-def test_the_work_does_not_grow_with_the_ranks(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
-    judged: list[DeviceCapacity] = []
-    judge = placement._judge_training_fit
-
-    def count(rank: RankPeak, device: DeviceCapacity, *, slack_bytes: int) -> DeviceVerdict:
-        judged.append(device)
-        return judge(rank, device, slack_bytes=slack_bytes)
-
-    monkeypatch.setattr(placement, "_judge_training_fit", count)
-    work = []
-    for shards in (4, 300_000):
-        judged.clear()
-        found = check_fit(pipeline([40, 30, 20][:stages], shards), [alike(stages * shards)])
-        assert found.verdict == "fits"
-        work.append((len(judged), len(found.gpus), len(found.rank_devices)))
-    assert work[0] == work[1] == (stages, stages, stages)
-    assert f"fits on GPU 0-{stages * 300_000 - 1}" in found.sentence
 
 
 def test_json_lists_no_more_than_the_first_and_says_how_many_there_are() -> None:

@@ -8,7 +8,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.board.fit import check_fit
-from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.faults import Fault
 
 FOUR = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="fsdp2", data_shard=4))
 
@@ -118,20 +118,6 @@ def test_a_lost_gpu_has_no_capacity() -> None:
     found = check_fit(make_budget(), device_capacities(make_snapshot([gone]), {}))
     assert (found.verdict, found.sentence) == ("does_not_fit", "needs 40.0 GiB; GPU 1 no longer answers")
     assert check_fit(make_budget(), device_capacities(make_snapshot([make_gpu(0), gone]), {})).placement == (0,)
-
-
-def test_free_memory_is_unknown_on_a_gpu_with_a_hanging_driver() -> None:
-    hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
-    snapshot = make_snapshot([make_gpu(0, faults=(hangs,)), make_gpu(1)])
-    hanging, other = device_capacities(snapshot, {})
-    assert (hanging.free_bytes, hanging.available_bytes) == (None, None)
-    assert other.free_bytes is not None
-    found = check_fit(make_budget(), (hanging,))
-    assert found.verdict == "unknown"
-    assert found.sentence == "needs 40.0 GiB; the memory available on GPU 0 is unknown: the driver hangs on this GPU"
-    assert [gpu["unread"] for gpu in found.to_json()["gpus"]] == ["the driver hangs on this GPU"]
-    assert other.unread_reason is None
-    assert check_fit(make_budget(), (hanging, other)).placement == (1,)
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 80)), max_size=8), st.integers(1, 4))

@@ -7,7 +7,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.board.board_rows import committed_bytes
-from vramtop.monitor.board.capacity import commit, device_capacities
+from vramtop.monitor.board.capacity import device_capacities
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import Fault
@@ -29,23 +29,6 @@ def test_committed_memory_is_deducted_from_its_instance_or_from_the_whole_gpu() 
     committed = {0: GIB, (0, 3): 5 * GIB, 1: 9 * GIB}
     devices = device_capacities(make_snapshot([make_mig_gpu()]), committed)
     assert [device.available_bytes for device in devices] == [33 * GIB, 33 * GIB, 18 * GIB]
-
-
-def test_committing_later_gives_the_same_capacities_as_from_the_start() -> None:
-    snapshot = make_snapshot([make_mig_gpu(0), make_gpu(1)])
-    shared, _, small, whole = before = device_capacities(snapshot, {(0, 3): GIB})
-    after = commit(before, [(shared, 2 * GIB), (small, 3 * GIB), (whole, 5 * GIB)])
-    assert after == device_capacities(snapshot, {(0, 3): 3 * GIB, (0, 9): 3 * GIB, 1: 5 * GIB})
-    assert after[1].committed_bytes == 3 * GIB  # it shares the memory of the first
-
-
-@pytest.mark.parametrize(
-    ("only", "labels"),
-    [([0], ["MIG-0-3-0", "MIG-0-3-1", "MIG-0-9-0"]), (["MIG-0-9-0"], ["MIG-0-9-0"]), ([1], ["GPU-00000001"]), ([], [])],
-)
-def test_devices_are_chosen_by_gpu_and_by_device(only: list[int | str], labels: list[str]) -> None:
-    devices = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {}, only)
-    assert [device.cuda_device for device in devices] == labels
 
 
 def test_free_memory_of_the_whole_gpu_is_not_available_to_a_mig_device() -> None:

@@ -1,6 +1,5 @@
 """The client against a real HTTP server: authentication, refusals, and what is no Prometheus."""
 
-import gc
 import json
 import socket
 import threading
@@ -16,7 +15,6 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.limits import PROMETHEUS_ANSWER
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.fleet.prometheus.client import Credentials, PrometheusClient, QueryError
-from vramtop.monitor.fleet.prometheus.prometheus_fleet import PrometheusFleet
 from vramtop.monitor.fleet.prometheus.series import Vector
 
 EMPTY = json.dumps({"status": "success", "data": {"resultType": "vector", "result": []}})
@@ -185,11 +183,3 @@ def test_a_file_without_certificates_is_wrong_input(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     with pytest.raises(InputError, match=r"--prometheus-ca .* holds no PEM certificate"):
         PrometheusClient("https://a", Credentials(ca_file=tmp_path / "ca.pem"))
-
-
-def test_the_search_for_garbage_goes_on_after_a_reading_that_failed(serve) -> None:
-    server = serve()
-    server.stop()
-    with pytest.raises(QueryError):
-        PrometheusFleet(PrometheusClient(server.address)).read()
-    assert gc.isenabled()

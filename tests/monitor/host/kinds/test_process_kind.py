@@ -2,10 +2,7 @@
 
 import pytest
 
-from vramtop.monitor.host.kinds import CommandLine, identify, kind_label, runs
-from vramtop.monitor.host.known_programs import KnownProgram
-
-MADE_UP = KnownProgram(kind="server", name="Gibbon", executables=("gibbon",), with_word=("serve",))
+from vramtop.monitor.host.kinds import identify, kind_label
 
 
 @pytest.mark.parametrize(
@@ -60,9 +57,3 @@ def test_a_process_known_only_by_its_name_or_type() -> None:
 def test_only_some_kinds_may_have_a_job() -> None:
     commands = ("python train.py", None, "VLLM::EngineCore", "python -m ipykernel_launcher", "tritonserver", "Xorg")
     assert [identify(None, command).may_have_job for command in commands] == [True, True, True, False, False, False]
-
-
-def test_a_program_is_added_by_one_row() -> None:
-    assert runs(MADE_UP, CommandLine(None, "/opt/gibbon/bin/gibbon serve m.bin"))
-    assert runs(MADE_UP, CommandLine(None, "python /usr/bin/gibbon --debug serve"))
-    assert not runs(MADE_UP, CommandLine(None, "gibbon tell"))

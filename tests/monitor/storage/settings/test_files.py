@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from platformdirs import user_config_dir
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.monitor.storage.settings.change import change_settings, save_setting
@@ -44,14 +43,6 @@ def write(text: str) -> Path:
 
 def said(settings: SettingsInForce) -> list[str]:
     return [problem.sentence for problem in settings.problems]
-
-
-def test_without_a_file_all_defaults_are_in_force(folders: Path) -> None:
-    settings = settings_in_force()
-    assert not settings.problems
-    assert set(settings.origins.values()) == {DEFAULT}
-    assert settings.values["dashboard.interval"] == 1
-    assert not list(folders.iterdir())
 
 
 def test_the_environment_comes_before_the_file_and_that_before_the_default(folders, monkeypatch) -> None:
@@ -164,14 +155,6 @@ def test_nothing_is_read_from_the_current_folder_where_no_home_is_known(folders,
     assert set(settings_in_force().origins.values()) == {DEFAULT}
     with pytest.raises(CannotTellError, match="HOME"):
         change_settings({"dashboard.view": "runs"})
-
-
-def test_the_file_is_where_platformdirs_has_it(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for value in (str(folders / "x"), ""):
-        monkeypatch.setenv("XDG_CONFIG_HOME", value)
-        assert Path(config_file()) == Path(user_config_dir("vramtop")) / "config.toml"
-    monkeypatch.delenv("XDG_CONFIG_HOME")
-    assert Path(config_file()) == Path(user_config_dir("vramtop")) / "config.toml"
 
 
 def test_a_setting_that_there_is_not_is_named_and_stays_in_the_file(folders: Path) -> None:

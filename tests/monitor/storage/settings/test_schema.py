@@ -28,15 +28,6 @@ def test_a_setting_allows_its_default_and_says_what_it_does(setting: Setting) ->
     assert setting.table in TABLES
 
 
-def test_names_variables_and_their_order_are_those_of_one_table_after_the_other() -> None:
-    assert len(BY_NAME) == len(SETTINGS)
-    variables = [name for setting in SETTINGS for name in (setting.variable, setting.also) if name]
-    assert len(set(variables)) == len(variables)
-    tables = [setting.table for setting in SETTINGS]
-    assert list(dict.fromkeys(tables)) == list(TABLES)
-    assert sorted(tables, key=list(TABLES).index) == tables
-
-
 def test_words_are_those_of_the_program() -> None:
     assert get_args(ViewName) == PROCESS_VIEWS
     assert get_args(SortKey) == PROCESS_SORTS

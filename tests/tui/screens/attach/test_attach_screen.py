@@ -197,27 +197,6 @@ async def test_a_diverging_run_shows_the_reason_and_torch_counters(attached, tra
         await until_shown(pilot, lambda: not screen.query_one("#why").display)
 
 
-async def test_causes_are_searched_by_the_quick_estimate_that_is_not_corrected(training, watchlist, two_runs):
-    """Reading the history and weighing it takes some 16 ms for each of the hundreds of jobs that a search tries."""
-    corrected, searched = [], []
-
-    def slow(job: Job, **place: object) -> Budget:
-        corrected.append(job)
-        return estimate_forty(job, **place)
-
-    def quick(job: Job, **place: object) -> Budget:
-        searched.append(job)
-        return estimate_forty(job, **place)
-
-    board = two_runs(40, 61, 41)
-    async with opened(
-        AttachScreen(watchlist, estimate=slow, estimate_changed=quick, board=board, pid=999_999_000), size=(160, 50)
-    ) as (screen, pilot):
-        await until_shown(pilot, lambda: "Why?" in text_of(screen, "#why"))
-    assert len(set(map(repr, searched))) > 5
-    assert len(set(map(repr, corrected))) <= 1
-
-
 async def test_the_time_span_can_be_zoomed(attached, training, two_runs):
     async with attached(board=two_runs(40, 41, 41), pid=999_999_000) as (screen, pilot):
         await until_shown(pilot, lambda: "last 1 min" in text_of(screen, "#legend"))

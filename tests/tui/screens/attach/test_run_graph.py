@@ -7,7 +7,6 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.tui.draw.memory_graph import Readings, TimeMark
 from vramtop.tui.draw.palette import COMPONENTS, colour_of
 from vramtop.tui.screens.attach.run_graph import (
-    EXPECTED,
     LevelLine,
     RunGraph,
     RunGraphData,
@@ -45,31 +44,8 @@ def test_without_colour_layers_differ_in_their_pattern_and_held_memory_from_memo
     assert [row[-1] for row in patterns(picture(layers=STACKED))] == [*"  ░░  ░░"]
 
 
-def test_each_layer_is_named_once_with_its_size_and_never_over_the_curve():
-    text = "\n".join(patterns(picture(layers=STACKED), width=40))
-    assert [text.count(words) for words in ("weights 20.0", "optimizer 20.0", "activations 20.0")] == [1, 1, 1]
-    curve = patterns(picture(steady(35 * GIB), layers=STACKED), width=40)[4]
-    assert curve.strip() == "▄" * len(curve.strip())
-
-
-def test_with_colour_observed_memory_is_brighter_than_expected_memory():
-    half = [(time, size) if time < 10 else (time, None) for time, size in steady(60 * GIB)]
-    weights = run_graph_rows(picture(half, layers=STACKED), width=20, height=8)[-1]
-    assert weights[0].ground != weights[19].ground
-    assert sum(bytes.fromhex(weights[0].ground[1:])) > sum(bytes.fromhex(weights[19].ground[1:]))
-
-
 def test_memory_beyond_the_budget_belongs_to_no_component():
     assert [row[-1] for row in patterns(picture(steady(80 * GIB), layers=STACKED))] == [*"██", *"▒▒▓▓▒▒"]
-
-
-def test_a_level_line_crosses_the_whole_graph_below_its_top_and_leaves_the_curve_as_it_is():
-    line = LevelLine(GPU_TOTAL // 2, EXPECTED)
-    assert patterns(picture(lines=[line]))[3] == EXPECTED * 20
-    assert patterns(picture(steady(70 * GIB), lines=[line]))[3] == EXPECTED * 20
-    assert patterns(picture(steady(45 * GIB), lines=[line]))[3] == "▄" * 20
-    assert patterns(picture(lines=[LevelLine(2 * GPU_TOTAL, "-")]))[0] == "-" * 20
-    assert patterns(picture(lines=[line, LevelLine(GPU_TOTAL // 2 + 1, "=")]))[3] == "=" * 20  # the last one
 
 
 def test_marks_are_drawn_above_the_curve_and_on_the_axis():
@@ -97,20 +73,6 @@ def test_what_is_beyond_the_budget_is_red_and_what_is_within_it_is_not():
     left = TimeMark(10.0, ("▲ over since 20:28:01", "▲ 20:28:01", "▲"), colour_of("bad"))
     axis = axis_rows(picture(marks=[left]), width=60)[0]
     assert "▲ over since 20:28:01" in "".join(cell.char for cell in axis)
-
-
-@pytest.mark.parametrize(
-    ("span", "width", "words"),
-    [
-        (60.0, 60, "-1 min   -45 s          -30 s          -15 s           now"),
-        (300.0, 100, "-5 min             -4 min              -3 min              -2 min              -1 min"),
-        (3600.0, 60, "-1 h   -45 min        -30 min        -15 min           now"),
-    ],
-)
-def test_axis_times_are_round_and_end_with_now(span, width, words):
-    names = axis_rows(picture(span_seconds=span), width=width)[1]
-    assert names.split() == [*words.split(), *(["now"] if "now" not in words else [])]
-    assert len(names) == width
 
 
 def test_the_axis_of_an_ended_run_ends_at_its_end():

@@ -8,10 +8,6 @@ from vramtop.tui.screens.attach.rank_view import divergence_content
 from vramtop.tui.screens.attach.run_header import run_title
 
 
-def test_a_process_that_is_not_followed_yet_explains_the_screen():
-    assert "compare a running job with its budget" in run_title(None).plain
-
-
 def test_a_run_without_a_name_shows_its_program_and_model():
     watchlist = make_watchlist(make_run(Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B")), 4711), device=40)
     runs = watchlist.update(make_snapshot([make_gpu(0, [make_process(used=40)])])).runs

@@ -4,16 +4,12 @@ import pytest
 
 from vramtop.tui.screens.dashboard.layout import DashboardLayout, plan_layout
 from vramtop.tui.screens.dashboard.panel_places import PanelPlace, place_panels
-from vramtop.tui.screens.dashboard.panel_shape import FRAME_LINES, JOBLESS_LINES
+from vramtop.tui.screens.dashboard.panel_shape import FRAME_LINES
 
 
 def plan(framed: list[bool], size: tuple[int, int] = (120, 37), **changes) -> DashboardLayout:
     facts = {"processes": 40, "pending": 0, "budgets": True}
     return plan_layout(width=size[0], height=size[1], gpus=framed, **(facts | changes))
-
-
-def graphs(framed: list[bool], *, width: int = 120, room: int) -> list[int]:
-    return [place.graph_height for place in placed(framed, width=width, room=room)]
 
 
 def placed(framed: list[bool], *, width: int = 120, room: int) -> tuple[PanelPlace, ...]:
@@ -68,27 +64,3 @@ def test_panels_stand_side_by_side_from_160_columns() -> None:
     assert {place.x + place.width for place in eight} == {100, 201}
     assert {place.graph_height for place in eight} == {6}
     assert {place.x for place in placed([True], width=200, room=40)} == {0}
-
-
-def test_a_gpu_without_a_job_takes_two_lines_and_leaves_its_room_to_the_others() -> None:
-    places = placed([False, True, False], room=20)
-    assert [place.height for place in places] == [JOBLESS_LINES, 13, JOBLESS_LINES]
-    assert [place.y for place in places] == [0, 2, 15]
-
-
-def test_graphs_have_one_height_in_all_columns() -> None:
-    assert graphs([True] * 3, room=24) == [4, 4, 4]
-    assert graphs([True] * 2, room=40) == [14, 14]
-    assert graphs([True] * 2, room=11) == [0, 0]
-    assert graphs([True, True, True, False], width=160, room=20) == [6, 6, 6, 0]
-
-
-def test_panels_do_not_become_rows_when_jobs_start() -> None:
-    for room in range(60):
-        assert len({place_panels((kind,) * 5, width=120, room=room) is None for kind in (False, True)}) == 1
-
-
-def test_rows_that_do_not_fit_scroll_rather_than_hide_the_table() -> None:
-    layout = plan([True] * 40, (80, 21), pending=3, budgets=False)
-    assert layout.gpu_height == 16
-    assert layout.pending_height == 0

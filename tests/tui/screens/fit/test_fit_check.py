@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 from builders import make_budget, make_gpu, make_process, make_snapshot
-from screen_host import field_row, opened, retype, screen_lines, screen_text
+from screen_host import field_row, opened, retype, screen_text
 from slow_cases import first_quick
 from textual.events import Paste
 from textual.widgets import Input
@@ -181,16 +181,6 @@ async def test_without_gpus_a_gpu_of_the_catalogue_is_chosen(fit):
         await pilot.press("escape", "tab", "3")
         await until_shown(pilot, lambda: "2 x T4: " in text_of(screen, "#answer"))
         assert screen.job.target.gpu == "t4"
-
-
-@pytest.mark.parametrize("width", first_quick([80, 120]))
-async def test_a_long_error_is_shown_to_its_end(fit, width):
-    async with fit(size=(width, 40)) as (screen, pilot):
-        await until_shown(pilot, lambda: "no GPU here" in text_of(screen, "#answer"))
-        words = [f"reason{number}" for number in range(40)]
-        screen.query_one(VerdictView).show_problem(" ".join(words))
-        await pilot.pause()
-        assert set(words) <= {word for line in screen_lines(pilot.app) for word in line.split()}
 
 
 async def test_a_job_with_a_target_gpu_starts_on_that_gpu(fit):

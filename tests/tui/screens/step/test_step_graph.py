@@ -58,34 +58,6 @@ def test_an_area_has_one_label_with_the_most_that_it_holds():
     assert {cell.colour for cell in row[at : at + 12]} == {ink_on(COMPONENTS["weights"].colour)}
 
 
-@pytest.mark.parametrize(
-    ("width", "label"), [(18, "activations 12.0"), (17, "act 12.0"), (9, "act"), (4, "A"), (1, "A")]
-)
-def test_a_label_is_as_long_as_there_is_room(width, label):
-    drawn = step_rows(step([Components(activations=12 * GIB)]), width=width, height=3, top=12 * GIB)
-    assert "".join(text(drawn)).split() == label.split()
-
-
-def test_without_colour_lines_separate_the_areas():
-    levels = [Components(weights=15 * GIB, activations=size * GIB) for size in (0, 15)]
-    drawn = step_rows(step(levels), width=20, height=6, top=35 * GIB, outlined=True)
-    assert text(drawn) == [
-        "          __________",
-        "          ▏act 15.0 ",
-        "__________▏_________",
-        "                    ",
-        "    weights 15.0    ",
-        "                    ",
-    ]
-    assert {(cell.colour, cell.ground) for row in drawn for cell in row} == {(None, None)}
-
-
-def test_a_column_shows_its_highest_moment_and_an_empty_one_the_moment_before():
-    levels = [Components(weights=8), Components(logits=32), Components(weights=16), Components(weights=8)]
-    drawn = step_rows(step(levels, positions=(0, 1, 2, 9), end=10), width=5, height=4, top=32)
-    assert grounds(drawn) == ["L    ", "L    ", "LWWW ", "LWWWW"]
-
-
 def test_reserved_memory_and_gpu_size_are_lines():
     levels = [Components(weights=8)] * 3
     drawn = step_rows(step(levels, device=(8, 16, 24)), width=3, height=4, top=32, gpu_bytes=30)

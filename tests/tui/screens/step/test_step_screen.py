@@ -83,15 +83,6 @@ async def test_components_phases_lines_and_tensors_are_visible_at_every_size(siz
         assert all(len(line) == size[0] for line in screen_lines(pilot.app))
 
 
-async def test_the_peak_is_marked_below_the_highest_moment():
-    async with ScreenHost(StepScreen(traced())).run_test(size=(100, 30)) as pilot:
-        await pilot.pause()
-        axis = next(line for line in screen_lines(pilot.app) if "▲" in line and "┬" in line)
-        label = next(line for line in screen_lines(pilot.app) if "activations 12.0" in line)
-        middle = label.index("activations") + len("activations 12.0") // 2
-        assert axis.index("▲") < middle < axis.index("▲") + 40
-
-
 async def test_ascii_mode_draws_only_ascii():
     source = ScriptedSource([make_snapshot([make_gpu()])])
     app = VramtopApp(source, Watchlist(estimate=traced), AppOptions(interval=0.25, ascii_only=True))

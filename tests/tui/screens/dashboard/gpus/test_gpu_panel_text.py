@@ -13,7 +13,7 @@ from vramtop.monitor.board.run_phases import PhaseStart
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import HOST_MEMORY, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading
-from vramtop.tui.draw.gpu_bars import budget_cells, held_cells
+from vramtop.tui.draw.gpu_bars import held_cells
 from vramtop.tui.draw.palette import colour_of, unattributed_label
 from vramtop.tui.screens.dashboard.gpu_panel import panel_lines
 from vramtop.tui.screens.dashboard.gpu_rows import gpu_row_line, gpu_row_titles
@@ -60,13 +60,6 @@ def test_a_job_without_a_model_has_the_name_of_its_process():
     gpu = make_gpu(0, [make_process(1, 60, command="python -u /data/tune.py")])
     lines = drawn(watchlist.update(make_snapshot([gpu])).gpus[0])
     assert "tune.py 60.0" in lines[1]
-
-
-def test_job_with_a_budget_is_drawn_first_so_that_both_bars_start_together():
-    row = make_row(make_gpu(0, [make_process(2, 50), make_process(1, 20)]), need=20)
-    cells, budget = held_cells(row, 70), budget_cells(row, 70)
-    second = next(at for at, cell in enumerate(cells) if cell.ground == colour_of("no_budget"))
-    assert abs(second - [cell.char for cell in budget].index("├")) <= 3
 
 
 def test_graph_line_includes_the_memory_of_other_processes():

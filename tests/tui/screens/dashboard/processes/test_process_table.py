@@ -3,7 +3,6 @@ from typing import Any
 import pytest
 from builders import make_gpu, make_process, make_run, make_snapshot, make_watchlist
 from screen_host import TableApp, table_of
-from textual.strip import Strip
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
@@ -24,10 +23,6 @@ def make_board(gpus: list[GpuReading]) -> Board:
 
 def pids(table: ProcessTable) -> list[str]:
     return [row.cells["PID"].text for row in table.rows]
-
-
-def drawn(table: ProcessTable) -> list[Strip]:
-    return [table.render_line(y) for y in range(table.size.height)]
 
 
 @pytest.fixture
@@ -72,21 +67,6 @@ async def test_a_cursor_that_was_never_moved_stays_at_the_top():
 )
 def test_commands_are_shown_without_folders_and_python_options(command: str, shown: str) -> None:
     assert without_folder(command) == shown
-
-
-async def test_only_lines_that_changed_are_painted(three_processes, monkeypatch):
-    async with table_of(make_board([make_gpu(0, three_processes)])) as (table, _):
-        before = drawn(table)
-        painted: list[Any] = []
-        monkeypatch.setattr(table, "refresh", lambda *regions, **_: painted.extend(regions))
-        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
-        assert painted == []
-        assert all(a is b for a, b in zip(before, drawn(table), strict=True))
-        three_processes[1] = make_process(2, 41, user="bob")
-        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
-        after = drawn(table)
-        assert [region.y for region in painted] == [y for y in range(20) if before[y] is not after[y]] == [1]
-        assert "41.0" in after[1].text
 
 
 async def test_lines_out_of_sight_are_not_drawn(monkeypatch):
