@@ -1,13 +1,13 @@
 """Writes a suggested change as edits of the user's own settings: flags, or keys of a tool's configuration file."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..job.job import Job
 from ..job.job_file.changes import job_to_mapping
 from ..readers.arguments.table import Written
-from ..readers.source.written_places import COMMAND_LINE, written_place
+from ..readers.source.written_places import COMMAND_LINE, is_in_script, written_place
 from ..readers.tools.tool_registry import table_of_tool
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Edit:
     key: str
     """Dotted job key that it sets."""
     place: str | None
-    """``command line``, or a file's name; None: unknown."""
+    """``command line``, or a file's name, of a script with the line; None: unknown."""
     setting: str | None
     """The tool's flag or key; None: its name is unknown, and ``words`` describes the change."""
     old: str | None
@@ -39,7 +39,7 @@ class Edit:
     new: str
     """The new value as text."""
     words: str
-    """Text of the edit: ``--per_device_train_batch_size 4 -> 2``."""
+    """Text of the edit: ``--per_device_train_batch_size 4 -> 2``, ``optim='adamw_8bit' (new)``."""
 
 
 def flag_edits(job: Job, changes: Mapping[str, Any], flags: Mapping[str, str]) -> tuple[Edit, ...]:
@@ -74,7 +74,9 @@ def tool_edits(
         place: where new settings belong if the evidence does not show it: ``command line``, or a file's name.
     """
     findings = {finding.key: finding for finding in reading.findings}
-    places = [written[0] for finding in reading.findings if (written := written_place(finding))]
+    written = [(finding, where[0]) for finding in reading.findings if (where := written_place(finding))]
+    in_calls = [where for finding, where in written if is_in_script(where) and finding.key.startswith("training.")]
+    places = in_calls or [where for _, where in written]  # a script that makes its trainer's arguments has no flags
     place = max(places, key=places.count) if places else place  # where most of the settings are written
     found: list[Edit] = []
     for key, value in changes.items():
@@ -85,6 +87,14 @@ def tool_edits(
     # a setting that accompanies one key may be an edit of its own for another key
     last = {(edit.place, edit.setting): edit for edit in found if edit.setting}
     return tuple(edit for edit in found if not edit.setting or last[edit.place, edit.setting] is edit)
+
+
+def edits_text(edits: Sequence[Edit], between: str) -> str:
+    """Return edits in one line; those of a line of a script come last, behind the name of the script."""
+    lines: dict[str, list[str]] = {}
+    for edit in edits:
+        lines.setdefault(f"{edit.place}: " if is_in_script(edit.place) else "", []).append(edit.words)
+    return between.join(place + between.join(lines[place]) for place in sorted(lines))
 
 
 def _edits_of(
@@ -100,7 +110,8 @@ def _edits_of(
     if in_place is not None:
         yield in_place
         return
-    if known is not None and (new := _tool_value(known, value)) is not None:
+    takes = not is_in_script(place) or (key.startswith("training.") and key != "training.sequence_length")
+    if known is not None and takes and (new := _tool_value(known, value)) is not None:
         for name, other in known.also.items():
             yield _edit(key, place, _flag_or_key(name, place, tool), None, other)
         yield _edit(key, place, _flag_or_key(known.name, place, tool), None, new)
@@ -122,11 +133,14 @@ def _edit_in_place(key: str, value: Any, now: "Finding", known: Written | None) 
     new = _tool_value(known, value) if known and not same else value
     if new is None:
         return None
-    old = _tool_value(known, now.value) if known and not isinstance(now.value, list) else now.value
+    old = _tool_value(known, now.value) if known and not isinstance(now.value, list) else None
+    old = now.value if old is None else old
     return _edit(key, place, setting, old, new)
 
 
 def _flag_or_key(name: str, place: str | None, tool: str | None) -> str:
+    if is_in_script(place):
+        return f"{name}="
     dashed = place == COMMAND_LINE or table_of_tool(tool).always_flags
     return f"--{name}" if dashed else name
 
@@ -140,7 +154,8 @@ def _tool_value(known: Written, value: Any) -> Any:
 
 
 def _edit(key: str, place: str | None, setting: str, old: Any, new: Any) -> Edit:
-    before, after = _value(old), _value(new)
+    before, after = map(repr if is_in_script(place) else _value, (old, new))
+    before = None if old is None else before
     joint = "" if setting.endswith("=") else " " if setting.startswith("-") else ": "
     if before is not None:
         words = f"{setting}{joint}{before} -> {after}"

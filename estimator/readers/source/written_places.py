@@ -1,4 +1,4 @@
-"""Tells from a finding's origin where the user wrote the setting: a flag on the command line, or a key of a file."""
+"""Tells from a finding's origin where the user wrote the setting: a flag, a key of a file, an argument in a script."""
 
 import re
 
@@ -6,8 +6,12 @@ from .evidence import Finding
 
 COMMAND_LINE = "command line"
 """Place of flags; files are places by their names."""
-_FLAG = re.compile(r"^(?P<setting>--?[\w.-]+|[\w.-]+=) on the command line$")
-"""Origin that ``parse_flags`` and the overrides of the tools give a flag."""
+_FLAG = re.compile(r"^(?P<setting>--?[\w.-]+|[\w.-]+=) on the command line(?: \(\S+ line \d+: .*)?$")
+"""Origin that ``parse_flags`` and the overrides of the tools give a flag; a script says where it uses it."""
+_DEFAULT = re.compile(r"^\S+ line \d+: default of (?P<setting>--[\w-]+)\b")
+"""Origin of a script's option that is not on the command line."""
+_ARGUMENT = re.compile(r"^(?P<place>\S+ line \d+): [\w.]+\((?P<setting>\w+=)")
+"""Origin of an argument of a call in a script."""
 _KEY = re.compile(r"^(?P<place>[^:\s]+\.(?:ya?ml|json|toml)): (?P<setting>[\w.-]+)$")
 """Origin that ``layer_from_table`` gives a key of a file."""
 _BOUND = ", the longest a batch can be"
@@ -23,8 +27,12 @@ def written_place(finding: Finding) -> tuple[str, str] | None:
     if not finding.written:
         return None
     origin = finding.origin.removesuffix(_BOUND)
-    if match := _FLAG.match(origin):
+    if match := _FLAG.match(origin) or _DEFAULT.match(origin):
         return COMMAND_LINE, match["setting"]
-    if match := _KEY.match(origin):
-        return match["place"], match["setting"]
-    return None
+    match = _KEY.match(origin) or _ARGUMENT.match(origin)
+    return None if match is None else (match["place"], match["setting"])
+
+
+def is_in_script(place: str | None) -> bool:
+    """Return True if a place is a line of a script: settings are arguments of a call there."""
+    return place is not None and " line " in place

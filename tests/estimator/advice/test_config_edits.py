@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.advice.setting_edits import flag_edits, tool_edits
+from vramtop.estimator.advice.setting_edits import edits_text, flag_edits, tool_edits
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.readers.config_file import read_config_file, tool_of_file
 from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
@@ -47,6 +47,34 @@ TRL = (
 )
 def test_flags_of_a_launch_line(changes: dict[str, Any], words: list[str], tmp_path: Path) -> None:
     assert of_line(TRL, changes, tmp_path) == words
+
+
+OWN_FLAGS = """import argparse
+from transformers import Trainer, TrainingArguments
+parser = argparse.ArgumentParser()
+parser.add_argument("--bs", type=int, default=8)
+args = parser.parse_args()
+arguments = TrainingArguments("out", per_device_train_batch_size=args.bs, optim="adamw_torch")
+Trainer(model, arguments).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("python train.py --bs 4", "--bs 4 -> 2"),
+        ("python train.py", "--bs 8 -> 2"),  # its default
+    ],
+)
+def test_a_script_that_makes_its_arguments_has_no_flags_of_the_trainers(line: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(OWN_FLAGS)
+    reading = read_launch(line.split(), environ={}, cwd=tmp_path)
+    changes = {"training.optimizer": "adamw-8bit", "training.micro_batch": 2, **FULL, "lora.rank": 8}
+    job = reading.job({"model.id": MODEL, "training.sequence_length": 64})
+    assert edits_text(tool_edits(reading, job, changes, tool=tool_of_line(line.split())), ", ") == (
+        f"{words}, lora.rank: not set -> 8, "
+        "train.py line 6: optim='adamw' -> 'adamw_bnb_8bit', gradient_checkpointing=True (new)"
+    )
 
 
 def test_the_batch_of_preference_pairs_is_the_tools_own(tmp_path: Path) -> None:

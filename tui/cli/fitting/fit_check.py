@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from vramtop.estimator.advice.setting_edits import Edit, flag_edits, tool_edits
+from vramtop.estimator.advice.setting_edits import Edit, edits_text, flag_edits, tool_edits
 from vramtop.estimator.advice.suggestion_search import Suggestion
 from vramtop.estimator.advice.suggestions import confirm
 from vramtop.estimator.budget import Budget
@@ -170,7 +170,7 @@ def _suggestion_lines(suggestion: Suggestion, loaded: LoadedJob, output: TextOut
     yield f"  {output.paint(plain, mark.colour)}{first[2 + len(plain) :]}"
     yield from further
     between = " " if loaded.reading is None else ", "  # vramtop's own flags can be copied as they are printed
-    edits = between.join(edit.words for edit in suggestion_edits(loaded, suggestion))
+    edits = edits_text(suggestion_edits(loaded, suggestion), between)
     yield from output.wrapped(edits, indent=6 * " ")
 
 
