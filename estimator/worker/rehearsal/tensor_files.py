@@ -1,7 +1,7 @@
 """Files of tensors: those of GPUs are saved with their shapes, without values, and found again when they are loaded.
 
-The files are real, so a program may move, copy and list them. In a file of ``torch.save`` a fake tensor is its
-description; a file of safetensors has holes where the values would be. Both are opened by Python, not by C++ or Rust.
+The files are real, so a program may move, copy and list them. A fake tensor in one is its description; ``torch.save``
+writes those of safetensors too. They are opened by Python, not by C++ or Rust.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import struct
 import sys
 import threading
+import zipfile
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -144,39 +145,25 @@ def restored(saved: Any, view: Any, values: Any, requires_grad: bool, is_paramet
 def _change_safetensors(module: ModuleType, gpus: FakeGpus) -> None:
     """Let ``safetensors.torch`` save fake tensors, and load small tensors with their values and others without."""
     types = module._TYPES
-    names = {dtype: name for name, dtype in types.items()}
 
-    def save_file(tensors: Mapping[str, Any], filename: Any, metadata: Any = None) -> None:
-        with open(filename, "wb") as file:  # noqa: PTH123 - the redirected one
-            write(tensors, file, metadata)
+    def save_file(tensors: Mapping[str, Any], filename: Any, metadata: Any = None) -> None:  # noqa: ARG001
+        torch.save(dict(tensors), filename)
 
-    def save(tensors: Mapping[str, Any], metadata: Any = None) -> bytes:
+    def save(tensors: Mapping[str, Any], metadata: Any = None) -> bytes:  # noqa: ARG001 - safetensors' names
         file = io.BytesIO()
-        write(tensors, file, metadata)
+        torch.save(dict(tensors), file)
         return file.getvalue()
 
-    def write(tensors: Mapping[str, Any], file: Any, metadata: Any) -> None:
-        gpus.before_saving()
-        header, end = {"__metadata__": metadata} if metadata else {}, 0
-        for name, tensor in tensors.items():
-            start, end = end, end + tensor.numel() * tensor.itemsize
-            header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        first = file.write(struct.pack("<Q", len(text)) + text)
-        for name, tensor in tensors.items():
-            values = tensor.constant if isinstance(tensor, FakeTensor) else tensor
-            if values is not None and values.numel():
-                file.seek(first + header[name]["data_offsets"][0])
-                file.write(values.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        file.seek(0, io.SEEK_END)
-        if file.tell() < first + end:
-            file.seek(first + end - 1)
-            file.write(b"\0")
+    def load(data: bytes) -> Any:
+        return torch.load(io.BytesIO(data), "cpu") if zipfile.is_zipfile(io.BytesIO(data)) else plain_load(data)
 
     def load_file(filename: Any, device: Any = "cpu", **_: Any) -> dict[str, Any]:
         read = {}
         with open(filename, "rb") as file:  # noqa: PTH123 - the redirected one
+            if zipfile.is_zipfile(file):
+                file.seek(0)
+                return {name: each.to(device) for name, each in torch.load(file, "cpu").items()}
+            file.seek(0)
             first = 8 + struct.unpack("<Q", file.read(8))[0]
             if first > file.seek(0, io.SEEK_END):
                 raise OSError(f"{filename} holds no tensors; if it is a pointer of Git LFS, run git lfs pull")
@@ -194,4 +181,6 @@ def _change_safetensors(module: ModuleType, gpus: FakeGpus) -> None:
                     read[name] = gpus.on_host(torch.empty(entry["shape"], dtype=dtype, device="meta"))
         return read if str(device) == "cpu" else {name: each.to(device) for name, each in read.items()}
 
-    module.save_file, module.save, module.load_file = save_file, save, load_file  # type: ignore[attr-defined]
+    plain_load = module.load
+    for function in (save_file, save, load, load_file):
+        setattr(module, function.__name__, function)

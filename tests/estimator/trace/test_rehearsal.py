@@ -1495,7 +1495,6 @@ save_model(net, "model.safetensors")
 load_model(net, "model.safetensors", device="cuda")
 tensors = {"large": torch.zeros(512, 1024, device="cuda"), "none": torch.zeros(0, 4), "ids": torch.arange(5)}
 save_file(tensors, "file.safetensors", metadata={"format": "pt"})
-assert os.path.getsize("file.safetensors") > 512 * 1024 * 4
 shutil.copy("file.safetensors", "copy.safetensors")
 found = load_file("copy.safetensors")
 assert found["large"].shape == (512, 1024) and found["ids"].tolist() == [0, 1, 2, 3, 4] and not found["none"].numel()
