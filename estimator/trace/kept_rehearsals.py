@@ -115,8 +115,6 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     error: str | None = None
     missing_data: str | None = None
     """The data set that is missing, and the line that asked for it; None: the program failed for another reason."""
-    missing_package: str | None = None
-    """The package whose import failed the program; None: the program failed for another reason."""
     missing_repository: str | None = None
     """The model of the hub that is neither there nor on this machine; None: the program failed for another reason."""
     hub_answers: bool = True

@@ -64,9 +64,10 @@ _LAUNCHED = re.compile(r"KeyError: '(?:(?:LOCAL_)?(?:RANK|WORLD_SIZE)|MASTER_\w+
 _NO_NETWORK = re.compile(
     "Name or service not known|failure in name resolution|Network is unreachable|doesn't exist on the Hugging Face Hub"
 )
+_NO_MODULE = re.compile(r"No module named '(\w+)'")
 _LINE = re.compile(r":\d+$")
 _ASSUMED_ONE, _MORE_THAN_ONE = re.compile("; 1 is assumed$").search, 100
-_OTHER_VERSION = re.compile(r"(ImportError|ModuleNotFoundError|AttributeError|TypeError|AssertionError): ")
+_OTHER_VERSION = re.compile(r"(ImportError|AttributeError|TypeError|AssertionError): ")
 """Errors of a program that was written for another version of a library."""
 _MAX_ERROR, _MAX_LEFT_OUT, _MAX_LINE = 300, 4, 60
 _MAX_ANSWER_BYTES, _MAX_PROGRESS_BYTES = 2**27, 200
@@ -530,13 +531,6 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, start: _Start) ->
             f"the program needs {missing}, which is not on this machine, and the hub did not give it "
             f"(at {line}); download it first: hf download {missing}"
         )
-    if (package := answer.missing_package) is not None:
-        roots = [each for each in repository_folders(Path(start.folder)) if _holds(each, package)]
-        return (
-            f"the program needs the package {package}, which its Python does not have "
-            f"(at {answer.line}: {_error(answer)}); install it there{f': pip install -e {roots[0]}' if roots else ''}, "
-            "or name another Python: --python PATH"
-        )
     if answer.ended == "error" and "OutOfMemoryError" in (answer.error or ""):
         return (
             f"at {answer.line} the program runs out of the GPU's memory and catches the error ({_error(answer)}); a "
@@ -557,15 +551,11 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, start: _Start) ->
     return "the program ended without calling a model on a GPU, so there is nothing to predict"
 
 
-def _holds(root: Path, package: str) -> bool:
-    """Return True if a repository has a package itself, which can be installed from there."""
-    can_be_installed = any((root / name).is_file() for name in ("setup.py", "pyproject.toml"))
-    return can_be_installed and any((folder / package).is_dir() for folder in (root, root / "src"))
-
-
 def _reason(answer: RehearsalAnswer, start: _Start) -> str:
     """Return what may be behind an error of the program, or what to do about it; empty: nothing is known."""
     error = answer.error or ""
+    if (missing := _NO_MODULE.search(error)) is not None:
+        return f"; install {missing[1]} for that Python, or name another Python: --python PATH"
     if "invalid device ordinal" in error:
         return "; say how many GPUs it finds, such as --gpu-type 4xh100"
     if _OTHER_VERSION.match(error) and (other := _other_versions(answer, start.folder)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 import json
 import os
@@ -467,7 +466,6 @@ class Rehearsal:
             "line": self._exit_line or (program_line() if error is None else _last_line(error)),
             "error": None if error is None else _told(error) + self._data.hint(error),
             "missing_data": self._data.of(error),
-            "missing_package": _missing_package(error),
             "missing_repository": _missing_repository(error),
             "hub_answers": all(type(each).__name__ not in _UNREACHED for each in causes(error)),
             "steps": [{"optimizer": name, "steps": count} for (_, name), count in self._steps.items()],
@@ -513,16 +511,6 @@ class Rehearsal:
 
 def _peak(summary: dict[str, Any]) -> int:
     return max(int(phase["allocated"]) for name, phase in summary["phases"].items() if name != "loading")
-
-
-def _missing_package(error: BaseException | None) -> str | None:
-    """Return the name of a package that is not installed and without which a program failed; None: it has all."""
-    for each in causes(error):
-        name = (getattr(each, "name", None) or "").partition(".")[0]
-        is_missing = name and name not in sys.modules and importlib.util.find_spec(name) is None
-        if isinstance(each, ModuleNotFoundError) and is_missing:
-            return name
-    return None
 
 
 def _missing_repository(error: BaseException | None) -> str | None:
