@@ -110,7 +110,7 @@ def _first_level(kept: Kept, notifier: socket.socket) -> tuple[str, int, dict[st
         except OSError as error:
             why[level] = error.strerror or f"{error}"
             _end_children()
-    raise SystemExit(f"the program cannot be kept from real files here, and is not run: {'; '.join(why.values())}")
+    raise SystemExit(f"the program cannot be started: {'; '.join(why.values())}")
 
 
 def _wait(status: int, program: socket.socket, watch: Watch) -> int | None:
@@ -259,11 +259,11 @@ def _restrict(kept: Kept, level: str) -> None:
     """Restrict this process by Landlock: no signals to other processes and, without a view, no writes to real files."""
     from . import landlock
 
-    if level == "overlay":
+    if level == "landlock":
+        devices = [each for each in ("/dev/null", "/dev/zero", "/dev/full", "/dev/shm") if os.path.exists(each)]
+        landlock.allow_writes_below((kept.shared, *devices))
+    else:
         landlock.keep_to_itself()
-        return
-    devices = [each for each in ("/dev/null", "/dev/zero", "/dev/full", "/dev/shm") if os.path.exists(each)]
-    landlock.allow_writes_below((kept.shared, *devices))
 
 
 def _be_first(program: int, told: int) -> NoReturn:

@@ -1,7 +1,7 @@
 """Names shared by vramtop, the keeper that it starts, and the program that the keeper starts."""
 
-LEVELS = ("overlay", "landlock")
-"""What keeps a program from real files, the best first: a view of its own, or Landlock and the keeper's refusals."""
+LEVELS = ("overlay", "landlock", "python")
+"""What keeps a program from real files, the best first: a view of its own, Landlock, or the keeper's refusals alone."""
 SHARED, REPORT = "shared", "report.json"
 """Folder that the program may really change, and what the keeper tells, in the scratch folder."""
 FILES = f"{SHARED}/files"

@@ -72,6 +72,13 @@ _OTHER_VERSION = re.compile(r"(ImportError|AttributeError|TypeError|AssertionErr
 _MAX_ERROR, _MAX_LEFT_OUT, _MAX_LINE = 300, 4, 60
 _MAX_ANSWER_BYTES, _MAX_PROGRESS_BYTES = 2**27, 200
 """The program may write anything where its answer is looked for."""
+_KEPT_BY = {
+    ("landlock", True): "Landlock protected the real files",
+    ("landlock", False): "Landlock protected the real files, but not their modes and times",
+    ("python", True): "calls that would change real files were refused when they were seen, without Landlock",
+    ("python", False): "only writes by its Python code were blocked; child processes and C code may change real files",
+}
+"""What keeps real files where the program has no view, by the level and whether the kernel tells of its calls."""
 
 
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,10 +277,10 @@ def _kept_by(report: Report | None) -> Iterator[str]:
     """Yield what kept the program from real files, where it had none of its own."""
     if report is not None and report.level != "overlay":
         why = report.why.get("overlay", "not requested")
-        but = "" if report.watched else ", but not their modes and times"
+        kept = _KEPT_BY[report.level, report.watched]
         yield (
-            f"this kernel gave the program no private file system ({why}): Landlock protected the real files{but}; "
-            "only its Python code can read the files it wrote"
+            f"this kernel gave the program no private file system ({why}): {kept}; only its Python code can read the "
+            "files it wrote"
         )
 
 

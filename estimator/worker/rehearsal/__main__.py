@@ -42,15 +42,17 @@ def main(arguments: list[str]) -> None:
     faulthandler.enable()  # the answer then names the line at which C++ broke
     words = arguments[1:]
     rehearsal = Rehearsal(plan)  # reads the allocator's settings; what it imports is not redirected
+    scratch = None
     if level == "overlay":
         install()
     else:
         from .scratch import Scratch
 
-        Scratch(Path(plan["scratch"])).install()
+        scratch = Scratch(Path(plan["scratch"]))
+        scratch.install()
     rehearsal.note_loaded()
-    if keeper:
-        tell_keeper(int(keeper))
+    if not (keeper and tell_keeper(int(keeper))) and scratch is not None:
+        scratch.refuse()
     cells = plan.get("cells")
     rehearsal.run(lambda: start(words, rehearsal.gpus) if cells is None else run_cells(words, cells))
 

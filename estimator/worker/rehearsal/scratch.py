@@ -88,6 +88,10 @@ class Scratch:
         after_import("pyarrow", self._redirect_arrow)
         after_import("sqlite3", self._redirect_sqlite)
 
+    def refuse(self) -> None:
+        """Refuse what Python's other functions would change, where no keeper does."""
+        sys.addaudithook(self._audit)
+
     def _absolute(self, path: Any, folder: int | None = None) -> str:
         """Return a path as the program knows it."""
         base = self._os.readlink(f"/proc/self/fd/{folder}") if folder is not None else self._os.getcwd()
@@ -269,6 +273,18 @@ class Scratch:
             return plain(database, *args, **kwargs)
 
         module.connect = module.dbapi2.connect = connect
+
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+        name = event.replace("os.", "")
+        if name in {*_SEEN, "lstat", "readlink"} or (name == "open" and not (args[2] or 0) & _WRITE_FLAGS):
+            return
+        paths = args[: len(_FUNCTIONS.get(name, ()))]
+        for path in paths[1:] if name in {"link", "symlink"} else paths:
+            is_opened_next = sys._getframe(1).f_code is Scratch._open_file.__code__
+            if isinstance(path, (str, bytes)) and not is_opened_next:
+                text = os.path.normpath(os.path.join(self._os.getcwd(), os.fsdecode(path)))
+                if not self._is_free(text):
+                    raise PermissionError(13, "a rehearsal must not change files", text)
 
 
 class _Entries:

@@ -18,8 +18,8 @@ class _Filter(ctypes.Structure):
     _fields_ = (("count", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
 
 
-def tell_keeper(descriptor: int) -> None:
-    """Install the keeper's filter for good; where the kernel refuses it, let the keeper know.
+def tell_keeper(descriptor: int) -> bool:
+    """Install the keeper's filter for good; where the kernel refuses it, return False and let the keeper know.
 
     Args:
         descriptor: of a socket of the keeper's, which sends the filter and gets its listener.
@@ -37,4 +37,5 @@ def tell_keeper(descriptor: int) -> None:
             if listener >= 0:
                 socket.send_fds(keeper, [b"l"], [listener])
                 socket.close(listener)
-                return
+                return True
+    return False
