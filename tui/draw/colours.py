@@ -78,28 +78,9 @@ def nearest_of_16(colour: Rgb) -> int:
     return next(number for end, number in _HUE_ENDS if hue <= end)
 
 
-_CUBE_LEVELS = (0, 95, 135, 175, 215, 255)
-"""Values of a channel in the cube of 6 x 6 x 6 of the 256 colours."""
-
-
 @lru_cache(maxsize=1024)
 def nearest_of_256(colour: Rgb) -> int:
     """Return the number of the nearest of the 256 colours: one of the cube or of the greys."""
-    red, green, blue = (
-        min(range(6), key=[abs(level - channel) for level in _CUBE_LEVELS].__getitem__) for channel in colour
-    )
-    number = 16 + 36 * red + 6 * green + blue
-    grey = 232 + min(23, max(0, round((sum(colour) / 3 - 8) / 10)))
-    return min(
-        (number, grey),
-        key=lambda each: sum((left - right) ** 2 for left, right in zip(rgb_of_256(each), colour, strict=True)),
-    )
+    from rich.color import Color, ColorSystem  # not at start-up: most terminals have all colours
 
-
-def rgb_of_256(number: int) -> Rgb:
-    """Return one of the 256 colours, from 16 on: those before are the terminal's own."""
-    if number >= 232:
-        level = 8 + 10 * (number - 232)
-        return level, level, level
-    at = number - 16
-    return _CUBE_LEVELS[at // 36], _CUBE_LEVELS[at // 6 % 6], _CUBE_LEVELS[at % 6]
+    return Color.from_rgb(*colour).downgrade(ColorSystem.EIGHT_BIT).number or 0

@@ -9,8 +9,9 @@ from itertools import combinations, pairwise
 from math import dist
 
 import pytest
+from rich.color import Color
 
-from vramtop.tui.draw.colours import contrast, nearest_of_16, nearest_of_256, parse_hex, rgb_of_256
+from vramtop.tui.draw.colours import contrast, nearest_of_16, nearest_of_256, parse_hex
 from vramtop.tui.draw.palette import CHECKS, COMPONENTS, STATUSES, VERDICTS, colour_of, ink_on
 from vramtop.tui.screens.step.step_graph import STACK_ORDER
 
@@ -74,7 +75,7 @@ def test_meanings_differ_for_everyone(vision):
 def test_neighbours_differ_in_16_and_in_256_colours(order):
     colours = [parse_hex(COMPONENTS[name].colour) for name in order]
     assert all(nearest_of_16(one) != nearest_of_16(other) for one, other in pairwise(colours))
-    reduced = [rgb_of_256(nearest_of_256(colour)) for colour in colours]
+    reduced = [Color.from_ansi(nearest_of_256(colour)).get_truecolor() for colour in colours]
     assert all(dist(oklab(one, "normal"), oklab(other, "normal")) >= 0.09 for one, other in pairwise(reduced))
     assert len(set(reduced)) == len(COMPONENTS)
 
