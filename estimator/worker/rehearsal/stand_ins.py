@@ -281,9 +281,6 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         }
         return Counter(found)  # torch has further ones: a program that prints them finds 0
 
-    def stat(name: str) -> Callable[..., int]:
-        return lambda device=None: stats(device)[name]
-
     def nothing() -> Callable[..., None]:
         """Return a function that does nothing, another each time: ``torch._dynamo`` tells functions apart."""
         return lambda *_, **__: None
@@ -302,26 +299,16 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         "device": InDevice,
         "device_of": InDevice,
         "_DeviceGuard": InDevice,
-        "get_device_name": lambda device=None: card.name,
-        "get_device_capability": lambda device=None: tuple(card.capability),
+        # and so the name, the capability and what depends on it
         "get_device_properties": lambda device=None: properties,
         "get_arch_list": lambda: [f"sm_{card.capability[0]}{card.capability[1]}"],
-        "is_bf16_supported": lambda *_, **__: card.capability[0] >= 8,
-        "is_tf32_supported": lambda: card.capability[0] >= 8,
         "can_device_access_peer": lambda device, peer_device: True,
         "mem_get_info": info,
         "utilization": lambda device=None: 100,
         "empty_cache": gpus.empty_cache,
-        "memory_allocated": stat("allocated_bytes.all.current"),
-        "max_memory_allocated": stat("allocated_bytes.all.peak"),
-        "memory_reserved": stat("reserved_bytes.all.current"),
-        "max_memory_reserved": stat("reserved_bytes.all.peak"),
-        "memory_cached": stat("reserved_bytes.all.current"),
-        "max_memory_cached": stat("reserved_bytes.all.peak"),
-        "memory_stats": stats,
+        "memory_stats": stats,  # of which torch's other functions about memory tell
         "memory_summary": lambda *_, **__: "",
         "reset_peak_memory_stats": lambda device=None: memory(device).reset_peaks(),
-        "reset_max_memory_allocated": lambda device=None: memory(device).reset_peaks(),
         "initial_seed": lambda: 0,
         "get_rng_state": lambda device=None: state,
         "get_rng_state_all": lambda: [state] * gpus.count,
@@ -367,7 +354,7 @@ def _accelerator(answers: dict[str, Any]) -> Iterator[tuple[Any, str, Any]]:
         "get_memory_info": "mem_get_info",
     }
     for name in accelerator.__all__:
-        answer = answers.get(names.get(name, name))
+        answer = answers.get(names.get(name, name)) or getattr(torch.cuda.memory, name, None)
         if name == "current_accelerator":
             yield accelerator, name, lambda check_available=False: device
         elif answer is not None:

@@ -843,6 +843,7 @@ del x
 torch.cuda.empty_cache()
 assert torch.cuda.memory_reserved() == 0 and torch.cuda.max_memory_allocated() == 4 << 20
 assert str(torch.ones(2).cuda().device) == "cuda:0" and torch.ones(2).cuda().cpu().device.type == "cpu"
+assert torch.cuda.get_device_capability() == (8, 9) and torch.cuda.is_bf16_supported()
 raise RuntimeError(torch.cuda.get_device_name())
 """
     with pytest.raises(CannotTellError, match="RuntimeError: NVIDIA GeForce RTX 4090"):
