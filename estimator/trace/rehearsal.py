@@ -42,6 +42,7 @@ from .own_program import not_rehearsed, require_own
 from .python_command import NOTEBOOK, python_command
 from .stand_in_models import cache_with, is_folder, stand_in_for
 from .traced_budget import Overhead, highest_of, overhead_of, peak_of, phases_of, timeline_of
+from .worker_process import WORKER_PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from ..job.job import Job
     from .isolated_run import Report
 
-PROGRAM = Path(__file__).parents[1] / "worker" / "rehearsal" / "__main__.py"
 _UNEQUAL_SHARES = 0.1
 """Share of a step's memory by which unequal routing may raise the peak: all experts together hold a known number of
 tokens, but the buffers of the one at work grow with its own. Chosen, not measured."""
@@ -159,8 +159,8 @@ def rehearse_job(
         raise CannotTellError(not_rehearsed(program, gpu, memory_bytes, changed))
     require_own(program, interpreter, words, folder)
     start = _Start(
-        program=program, words=[str(interpreter), str(PROGRAM), *words], folder=folder, environ=environ_of_run,
-        plan=settings, label=job.label, progress=progress, background=background,
+        program=program, command=[str(interpreter), str(WORKER_PROGRAM), "rehearse"], words=words, folder=folder,
+        environ=environ_of_run, plan=settings, label=job.label, progress=progress, background=background,
     )  # fmt: skip
     answer, report, stand_ins = _run(start)
     found = kept_rehearsals.of_answer(interpreter, words, folder, environ_of_run, answer=answer, report=report)
@@ -175,8 +175,10 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
     """A rehearsal that is not kept, as it is started."""
 
     program: Program
+    command: list[str]
+    """Starts what rehearses."""
     words: list[str]
-    """Python, the program that rehearses, and what Python would be given."""
+    """What Python would be given."""
     folder: str
     environ: dict[str, str]
     plan: dict[str, Any]
@@ -195,7 +197,7 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
             file = run.shared / "plan.json"
             file.write_bytes(msgspec.json.encode(plan))
             cache = cache_with({*stand_ins.values()}, run.shared, self.environ) if stand_ins else {}
-            run.start([*self.words[:2], str(file), *self.words[2:]], {**self.environ, **cache})
+            run.start([*self.command, str(file), *self.words], {**self.environ, **cache})
             if self.progress is not None:
                 self.progress(f"rehearsing {self.label}: starting")
             seen = Path(files["progress"])
@@ -211,7 +213,7 @@ def _run(start: _Start) -> tuple[RehearsalAnswer, Report, Sequence[str]]:
     Raises:
         CannotTellError: it ended before an optimizer had stepped; with the end of its output.
     """
-    _, _, first, *rest = start.words
+    first, *rest = start.words
     notebook = Path(start.folder, first) if first.endswith(NOTEBOOK) else None
     cells, left_out = _cells(notebook, rest) if notebook is not None else (None, ())
     stand_ins: dict[str, str] = {}

@@ -29,7 +29,7 @@ _RUN_AT_START = ("sitecustomize*", "usercustomize*", "*.pth")
 def start_python(
     python: Path,
     program: Path,
-    *,
+    *words: str,
     environ: Mapping[str, str] | None = None,
     stderr: IO[bytes],
     own_session: bool = False,
@@ -39,6 +39,7 @@ def start_python(
     Args:
         python: the interpreter.
         program: the file to run.
+        words: its arguments.
         environ: its environment; None: this process's.
         stderr: file for its messages.
         own_session: the keys of the terminal (Ctrl-C) do not reach it; it is ended by its caller.
@@ -48,7 +49,7 @@ def start_python(
     """
     try:
         return subprocess.Popen(
-            [python.absolute(), program],
+            [python.absolute(), program, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

@@ -1,7 +1,8 @@
 """Worker program: counts and traces models in an interpreter that has torch; JSON lines over pipes.
 
 Run by its file's path under any Python (3.9 or newer); vramtop need not be installed there. Each line on stdin is a
-request, each line on stdout the answer (``request.protocol``), which one of ``operations`` gives.
+request, each line on stdout the answer (``request.protocol``), which one of ``operations`` gives. With the words
+``rehearse ...`` or ``measure ...`` it runs a program instead (``rehearsal.entry``, ``measure.entry``).
 
 No GPU is touched, and torch is imported by the first operation that needs it.
 """
@@ -20,9 +21,13 @@ if not __package__:  # run by its path: import the folder as a package, so that 
     del sys.path[0]
     __package__ = folder.name
 
-from .operations import OPERATIONS
-from .request.protocol import serve_requests
-
 if __name__ == "__main__":
-    gc.disable()  # until libraries are imported: a quarter of that time is spent looking for garbage
-    serve_requests(OPERATIONS)
+    if sys.argv[1:]:
+        entry = {"rehearse": "rehearsal", "measure": "measure"}[sys.argv[1]]
+        import_module(f"{__package__}.{entry}.entry").main(sys.argv[2:])
+    else:
+        from .operations import OPERATIONS
+        from .request.protocol import serve_requests
+
+        gc.disable()  # until libraries are imported: a quarter of that time is spent looking for garbage
+        serve_requests(OPERATIONS)

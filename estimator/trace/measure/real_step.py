@@ -26,7 +26,6 @@ from ..start_python import start_python
 from ..worker_process import WORKER_PROGRAM
 from .measured_step import Device, MeasuredRank, MeasuredStep
 
-_PROGRAM = WORKER_PROGRAM.parent / "measure" / "__main__.py"
 _STAGES = ("ready", "context", "first step", "steady")
 """Stages at which each rank waits until memory was read from outside; before the first one, no GPU is touched."""
 _POLL_SECONDS = 0.02
@@ -94,8 +93,9 @@ def run_real_step(
             "limits": [place.limit_bytes for place in places],
             "keeps": [place.keep_bytes for place in places],
         }
+        environ = _environment(environ, places)
         process = start_python(
-            interpreter.path, _PROGRAM, environ=_environment(environ, places), stderr=stderr, own_session=True
+            interpreter.path, WORKER_PROGRAM, "measure", environ=environ, stderr=stderr, own_session=True
         )
         run = _Run(process, Path(folder), len(places), interpreter, stderr)
         try:

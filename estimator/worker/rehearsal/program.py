@@ -53,7 +53,7 @@ _MIN_VOCABULARY = 1000
 _TOLD_SECONDS, _TOLD_CHARACTERS, _TOLD_ENDS = 0.3, 80, 500
 _LEAST_AFTERWARDS = 10.0
 """Seconds since the start that a program has at least for what follows its steps; else twice what it took for them."""
-_FOLDER = str(Path(__file__).parent)
+_FOLDER = str(Path(__file__).parents[1])
 _UNREACHED = ("LocalEntryNotFoundError", "ConnectionError", "ConnectError", "ConnectTimeout", "ProxyError")
 _NOT_GIVEN = ("OfflineModeIsEnabled", "GatedRepoError", "RepositoryNotFoundError", "HFValidationError", *_UNREACHED)
 _NOT_LOADED = re.compile(r"Can't load [\w ]+ for '([^']+)'")

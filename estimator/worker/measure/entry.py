@@ -1,10 +1,10 @@
-"""Program that runs a training script for real: the plan is one line of JSON on stdin, the answers are files.
+"""Runs a training script for real (``measure``): the plan is one line of JSON on stdin, the answers are files.
 
 The plan is that of ``run_script``; the script is ``train.py`` in its folder. Each rank writes ``RANK.STAGE.json`` there
 (``Stages``): ``ready`` before it touches its GPU, ``context`` once its CUDA context exists, ``first step`` and
 ``steady`` after the first and the last one, and at the end ``done`` with its figures, or ``failed`` with a sentence.
 
-Several ranks are started by torchrun, which this program becomes; each runs this program again with the folder.
+Several ranks are started by torchrun, which this process becomes; each runs the worker again with the folder.
 """
 
 from __future__ import annotations
@@ -12,18 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from importlib import import_module
 from pathlib import Path
-
-if not __package__:  # run by its path: import the worker's folder as a package, as its own program does
-    folder = Path(__file__).resolve().parent
-    sys.path[:] = [
-        str(folder.parents[1]),
-        *(entry for entry in sys.path if not entry or Path(entry).resolve() != folder),
-    ]
-    import_module(f"{folder.parent.name}.{folder.name}")
-    del sys.path[0]
-    __package__ = f"{folder.parent.name}.{folder.name}"
 
 from ..request.protocol import QUIET_AND_OFFLINE, RefusedError, die_with_parent
 from .stages import Stages
@@ -31,17 +20,17 @@ from .stages import Stages
 PLAN = "plan.json"
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     """Run as one rank, or start all."""
     die_with_parent()
     os.dup2(2, 1)  # nothing reads stdout: what libraries and a user's model print must not fill its pipe
     os.environ.update(QUIET_AND_OFFLINE)
     if arguments:
-        return _run_rank(Path(arguments[0]))
+        _end(_run_rank(Path(arguments[0])))
     text = sys.stdin.readline()
     plan = json.loads(text)
     (Path(plan["folder"]) / PLAN).write_text(text, encoding="utf-8")
-    return _run_rank(Path(plan["folder"])) if len(plan["limits"]) == 1 else _start_ranks(plan)
+    _end(_run_rank(Path(plan["folder"])) if len(plan["limits"]) == 1 else _start_ranks(plan))
 
 
 def _start_ranks(plan: dict[str, object]) -> int:
@@ -49,7 +38,8 @@ def _start_ranks(plan: dict[str, object]) -> int:
     from torch.distributed.run import main as torchrun
 
     count = len(plan["limits"])  # type: ignore[arg-type]
-    words = ["--standalone", f"--nproc-per-node={count}", str(Path(__file__).resolve()), str(plan["folder"])]
+    words = ["--standalone", f"--nproc-per-node={count}", str(Path(__file__).resolve().parents[1] / "__main__.py")]
+    words += ["measure", str(plan["folder"])]
     torchrun(words)
     return 0
 
@@ -74,7 +64,3 @@ def _end(code: int) -> None:
         sys.stderr.flush()
         os._exit(code)
     raise SystemExit(code)
-
-
-if __name__ == "__main__":
-    _end(main(sys.argv[1:]))

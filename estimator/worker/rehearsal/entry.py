@@ -1,4 +1,4 @@
-"""Program that rehearses another: ``PLAN.json python-words...`` with what ``python`` would be given.
+"""Rehearses a program: ``rehearse PLAN.json python-words...`` with what ``python`` would be given.
 
 The plan (``Rehearsal``) names the file for the answer. The words are ``train.py ARGS``, ``-m MODULE ARGS`` or
 ``-c CODE ARGS``; the program finds ``sys.argv``, ``sys.path`` and ``__main__`` as under Python itself.
@@ -10,18 +10,7 @@ import faulthandler
 import json
 import os
 import sys
-from importlib import import_module
 from pathlib import Path
-
-if not __package__:  # run by its path: import the worker's folder as a package, as its own program does
-    folder = Path(__file__).resolve().parent
-    sys.path[:] = [
-        str(folder.parents[1]),
-        *(entry for entry in sys.path if not entry or Path(entry).resolve() != folder),
-    ]
-    import_module(f"{folder.parent.name}.{folder.name}")
-    del sys.path[0]
-    __package__ = f"{folder.parent.name}.{folder.name}"
 
 try:
     import torch  # noqa: F401 - all of the rehearsal needs it
@@ -55,7 +44,3 @@ def main(arguments: list[str]) -> None:
         scratch.refuse()
     cells = plan.get("cells")
     rehearsal.run(lambda: start(words, rehearsal.gpus) if cells is None else run_cells(words, cells))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
