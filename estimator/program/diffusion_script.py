@@ -6,15 +6,15 @@ of them keeps them in fp32 under autocast.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..common.errors import InputError
 from ..job.job import Job
 from ..model.find_config import resolve_model
 from .diffusion_models import DiffusionModel, Part, diffusion_families
-from .loop_script import LoopScript, literal
+from .loop_script import LoopScript
 from .named_models import InputSizes
-from .training_script import How, not_written
+from .training_script import How, literal, not_written
 
 _FRAMES = 81
 """Frames of a video of Wan, where nobody says how many."""
@@ -99,15 +99,11 @@ class _DiffusionScript(LoopScript):
         """Latents are made before the training."""
         return self._vae is None or (self._named.family == "sdxl" and self._job.lora is None)
 
-    def text(self) -> str:
-        """Return the whole script."""
-        placed, rest = [self._frozen(), self._adapted()], [self._loader(), self._loop()]
-        if self._job.quantization is None:
-            parts = [self._start(), self._networks(), itertools.chain(*placed), self._before(), *rest]
-        else:  # of which nobody can afford the text encoders beside it
-            parts = [self._start(), self._networks(), placed[0], self._before(), placed[1], *rest]
-        body = "\n\n".join("\n".join(lines) for each in parts if (lines := list(each)))
-        return f"{self._head()}\n\n{self._import_lines()}\n\n{body}\n"
+    def _parts(self) -> Iterable[Iterable[str]]:
+        placed = [itertools.chain(self._frozen(), self._adapted()), self._before()]
+        if self._job.quantization is not None:  # nobody can afford the text encoders beside it
+            placed = [self._frozen(), self._before(), self._adapted()]
+        return self._start(), self._networks(), *placed, self._loader(), self._loop()
 
     def _start(self) -> Iterator[str]:
         self._imports.add("accelerate.Accelerator")
@@ -138,7 +134,7 @@ class _DiffusionScript(LoopScript):
                 continue
             yield f"{name} = {part.kind}("
             yield f"    {part.kind}.config_class("
-            yield from (f"        {key}={literal(value)}," for key, value in part.config.items())
+            yield from (f"        {key}={literal(value, 8)}," for key, value in part.config.items())
             yield "    )"
             yield ")"
 
@@ -150,7 +146,7 @@ class _DiffusionScript(LoopScript):
             yield f"{name} = {part.kind}.from_config({name}_config)"
             return
         yield f"{name} = {part.kind}("
-        yield from (f"    {key}={literal(value)}," for key, value in part.config.items())
+        yield from (f"    {key}={literal(value, 4)}," for key, value in part.config.items())
         yield ")"
 
     def _frozen(self) -> Iterator[str]:
@@ -186,7 +182,7 @@ class _DiffusionScript(LoopScript):
             yield f"    lora_alpha={lora.rank},"
             if job.adapters.dropout:
                 yield f"    lora_dropout={job.adapters.dropout},"
-            yield f"    target_modules={literal(targets)},{self._comment('lora.targets')}"
+            yield f"    target_modules={literal(targets, 4)},{self._comment('lora.targets')}"
             yield ")"
             if family.wraps:
                 self._imports.add("peft.get_peft_model")

@@ -5,7 +5,7 @@ references/video_classification/train.py of torchvision 0.29, and train.py of ti
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -142,16 +142,9 @@ class _ImageScript(LoopScript):
         if self._job.training.activation_checkpointing == "selective":
             raise not_written("timm checkpoints whole blocks")
 
-    def text(self) -> str:
-        """Return the whole script."""
-        parts = [
-            [*self._device_lines(), *(["torch.backends.cudnn.benchmark = True"] if self.tunes_cudnn else ())],
-            self._made(),
-            self._loader(),
-            self._loop(),
-        ]
-        body = "\n\n".join("\n".join(each) for each in parts)
-        return f"{self._head()}\n\n{self._import_lines()}\n\n{body}\n"
+    def _parts(self) -> Iterable[Iterable[str]]:
+        tuned = ["torch.backends.cudnn.benchmark = True"] if self.tunes_cudnn else []
+        return [*self._device_lines(), *tuned], self._made(), self._loader(), self._loop()
 
     def _made(self) -> Iterator[str]:
         job = self._job

@@ -1,9 +1,5 @@
 """Training scripts with a loop of their own, as the examples of torchvision, timm and diffusers have one."""
 
-import json
-from collections.abc import Iterator
-from typing import Any
-
 from ..job.job import Job
 from ..job.job_file.changes import job_differences
 from ..job.resolved_job import resolve_job
@@ -21,11 +17,6 @@ _PLACES = frozenset(
 """Keys of a job for which every loop has a place."""
 _NOT_IN_SCRIPTS = ("model.", "name", "target", "software", "run", "unsure")
 """Beginnings of keys that say nothing of the loop."""
-
-
-def literal(value: Any) -> str:
-    """Return a number, a text or a list of them as it is written in Python."""
-    return repr(value) if isinstance(value, (bool, int, float)) else json.dumps(value)
 
 
 class LoopScript(TrainerScript):
@@ -75,14 +66,3 @@ class LoopScript(TrainerScript):
         else:
             self._imports.add(f"{module}.{name}")
         return f"{name}({parameters}, {', '.join(f'{key}={value!r}' for key, value in options.items())})"
-
-    def _device_lines(self) -> Iterator[str]:
-        if self._job.parallel.world_size > 1:
-            self._imports.add("os")
-            yield 'torch.distributed.init_process_group("nccl")'
-            yield "device = torch.device(\"cuda\", int(os.environ['LOCAL_RANK']))"
-            yield "torch.cuda.set_device(device)"
-        elif self._how.on_cpu:
-            yield 'device = torch.device("cpu")'
-        else:
-            yield 'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")'

@@ -12,7 +12,7 @@ from ..job.resolved_job import ResolvedJob, resolve_job
 from ..job.rules.dtype_widths import BITSANDBYTES
 from ..model.find_config import ResolvedModel
 from ..model.read_architecture import read_architecture
-from .training_script import TEXT_TASKS, How, TrainerScript, image_shape, not_written, require_expressible
+from .training_script import TEXT_TASKS, How, TrainerScript, image_shape, refuse, require_expressible
 
 _SPLIT = frozenset(
     ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "granite", "smollm3", "seed_oss")
@@ -56,9 +56,7 @@ class _InferenceScript(TrainerScript):
     """A script that generates text, or runs a model of another task on a batch; nothing is trained."""
 
     def __init__(self, job: ResolvedJob, model: ResolvedModel, how: How) -> None:
-        for why, applies in _not_run(job, _tasks(model)).items():
-            if applies:
-                raise not_written(why)
+        refuse(_not_run(job, _tasks(model)))
         super().__init__(job, model, how)
         self._imports = {"torch", "transformers.AutoConfig"}
 
@@ -112,12 +110,10 @@ class _SplitScript(TrainerScript):
     """A script whose loop is written out, and whose layers are split over GPUs."""
 
     def __init__(self, job: ResolvedJob, model: ResolvedModel, how: How) -> None:
-        for why, applies in _refused(job, model).items():
-            if applies:
-                raise not_written(f"with tensor parallelism, {why}")
+        refuse(_refused(job, model), "with tensor parallelism, ")
         super().__init__(job, model, how)
         self._imports = {
-            *("os", "torch", "transformers.AutoConfig", "torch.distributed.device_mesh.init_device_mesh"),
+            *("torch", "transformers.AutoConfig", "torch.distributed.device_mesh.init_device_mesh"),
             *(f"{_TENSOR}.parallel.{name}" for name in ("ColwiseParallel", "RowwiseParallel", "parallelize_module")),
             f"{_TENSOR}.Replicate",
         }
@@ -135,12 +131,7 @@ class _SplitScript(TrainerScript):
     def _training(self) -> Iterator[str]:
         parallel, training = self._job.parallel, self._job.training
         kind = "cpu" if self._how.on_cpu else "cuda"
-        yield f'torch.distributed.init_process_group("{"gloo" if self._how.on_cpu else "nccl"}")'
-        if self._how.on_cpu:
-            yield 'device = torch.device("cpu")'
-        else:
-            yield 'device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))'
-            yield "torch.cuda.set_device(device)"
+        yield from self._device_lines()
         sizes = f"({parallel.data_shard}, {parallel.tensor})"
         yield f'mesh = init_device_mesh("{kind}", {sizes}, mesh_dim_names=("data", "tensor"))'
         yield "plan = {"

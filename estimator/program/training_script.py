@@ -6,7 +6,7 @@ batches are random items on the host.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -132,8 +132,18 @@ def require_expressible(job: ResolvedJob, tasks: Collection[str], *, splits_laye
     Raises:
         CannotTellError: the sentence names the setting.
     """
-    for sentence in _refused(job, tasks, splits_layers=splits_layers):
-        raise not_written(sentence)
+    refuse(_refused(job, tasks, splits_layers=splits_layers))
+
+
+def refuse(reasons: Mapping[str, Any], where: str = "") -> None:
+    """Refuse a job for which there is no script for one of these reasons, which is given with what is true then.
+
+    Raises:
+        CannotTellError: one applies.
+    """
+    for why, applies in reasons.items():
+        if applies:
+            raise not_written(f"{where}{why}")
 
 
 def not_written(why: str, what: str = "this job") -> CannotTellError:
@@ -141,8 +151,8 @@ def not_written(why: str, what: str = "this job") -> CannotTellError:
     return CannotTellError(f"no program can be written for {what} yet: {why}")
 
 
-def _refused(job: ResolvedJob, tasks: Collection[str], *, splits_layers: bool) -> Iterator[str]:
-    """Yield a sentence for each setting of the job that a script cannot express yet."""
+def _refused(job: ResolvedJob, tasks: Collection[str], *, splits_layers: bool) -> dict[str, Any]:
+    """Return sentences about settings that a script cannot express yet, each with True if the job has it."""
     training, parallel = job.training, job.parallel
     other_rules = (
         job.lora is not None and job.trainable is not None and not all(each for _, each in job.trainable.rules)
@@ -161,7 +171,7 @@ def _refused(job: ResolvedJob, tasks: Collection[str], *, splits_layers: bool) -
     }
     split = parallel.pipeline * parallel.context * parallel.expert > 1 or (parallel.tensor > 1 and not splits_layers)
     own_types = parallel.param_dtype or parallel.reduce_dtype or parallel.cpu_offload == "optimizer"
-    reasons = {
+    return {
         f"it trains with {training.framework}, whose own command is its program": not job.framework.trainer,
         f"the task {job.model.task} needs batches of its own": job.model.task not in tasks,
         **_refused_by_trl(job, trainer),
@@ -181,7 +191,6 @@ def _refused(job: ResolvedJob, tasks: Collection[str], *, splits_layers: bool) -
         "peft has no setting for parameters that are frozen beside adapters": other_rules,
         **{f"it has no place for {key}": value not in (None, False) for key, value in unset.items()},
     }
-    yield from (sentence for sentence, applies in reasons.items() if applies)
 
 
 def _refused_by_trl(job: ResolvedJob, trainer: _Trainer) -> dict[str, Any]:
@@ -234,12 +243,14 @@ class TrainerScript:
 
     def text(self) -> str:
         """Return the whole script."""
+        body = "\n\n".join("\n".join(lines) for each in self._parts() if (lines := list(each)))
+        return f"{self._head()}\n\n{self._import_lines()}\n\n{body}\n"
+
+    def _parts(self) -> Iterable[Iterable[str]]:
+        """Return the lines of its parts, between which there is an empty one."""
         made = [self._config(), self._built(), self._quantized(), self._adapters(), self._trainable(), self._data()]
         stage_3 = self._job.partitions_weights  # transformers builds a model in parts once it knows the arguments
-        before, after = ([self._settings()], []) if stage_3 else ([], [self._settings()])
-        parts = [*before, *made, *after, self._training()]
-        body = "\n\n".join("\n".join(lines) for each in parts if (lines := list(each)))
-        return f"{self._head()}\n\n{self._import_lines()}\n\n{body}\n"
+        return [self._settings(), *made, self._training()] if stage_3 else [*made, self._settings(), self._training()]
 
     def _head(self) -> str:
         job = self._job.job
@@ -283,9 +294,9 @@ class TrainerScript:
             return
         fields = {key: value for key, value in self._model.config.items() if key not in _NOT_IN_CONFIG}
         yield "config = AutoConfig.for_model("
-        yield f"    {_literal(self._model.config['model_type'])},"
+        yield f"    {literal(self._model.config['model_type'])},"
         for key, value in fields.items():
-            yield f"    {key}={_literal(value, 4)},"
+            yield f"    {key}={literal(value, 4)},"
         if self._job.model.task == "seq2seq-lm" and "decoder_start_token_id" not in fields:
             yield "    decoder_start_token_id=0,"  # labels are shifted behind it
         yield ")"
@@ -293,13 +304,13 @@ class TrainerScript:
     def _own_code(self, code: Mapping[str, Any]) -> Iterator[str]:
         """Yield what makes the config, or the model, of code that the user allows to run."""
         if code.get("remote"):
-            yield f"config = AutoConfig.from_pretrained({_literal(code['folder'])}, trust_remote_code=True)"
+            yield f"config = AutoConfig.from_pretrained({literal(code['folder'])}, trust_remote_code=True)"
             return
         module, _, attribute = code["model"].partition(":")
         self._imports |= {"sys"}
         self._imports.discard("transformers.AutoConfig")
         name = attribute.partition(".")[0]
-        yield f"sys.path.insert(0, {_literal(code['folder'])})"
+        yield f"sys.path.insert(0, {literal(code['folder'])})"
         yield f"from {module} import {name}  # your own code"
         yield ""
         yield f"model = {attribute}"
@@ -321,7 +332,7 @@ class TrainerScript:
             name_of_dtype = "torch_dtype" if older(self._job.software.transformers, 4, 56) else "dtype"
             yield f"    {name_of_dtype}={dtype},{self._comment('training.precision', 'the type of the checkpoint')}"
             if self._job.model.attention != "sdpa":  # which transformers takes where a model has it
-                yield f"    attn_implementation={_literal(self._job.model.attention)},"
+                yield f"    attn_implementation={literal(self._job.model.attention)},"
             if self._model.code is not None:
                 yield "    trust_remote_code=True,"
             yield ")"
@@ -393,6 +404,20 @@ class TrainerScript:
         yield "    if (is_linear or is_transposed) and not {name, name.rpartition('.')[2]} & kept:"
         yield "        weight = layer.weight.data.T.contiguous() if is_transposed else layer.weight.data"
 
+    def _device_lines(self) -> Iterator[str]:
+        """Yield the lines with which a loop of its own finds its device, and its peers."""
+        on_cpu = self._how.on_cpu
+        if self._job.parallel.world_size > 1:
+            yield f'torch.distributed.init_process_group("{"gloo" if on_cpu else "nccl"}")'
+        if on_cpu:
+            yield 'device = torch.device("cpu")'
+        elif self._job.parallel.world_size > 1:
+            self._imports.add("os")
+            yield 'device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))'
+            yield "torch.cuda.set_device(device)"
+        else:
+            yield 'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")'
+
     def _device(self) -> str:
         if self._job.parallel.world_size == 1:
             return '"cuda"'
@@ -410,12 +435,12 @@ class TrainerScript:
         targets = "all-linear" if lora.targets == "all-linear" else list(lora.targets)
         yield "adapters = LoraConfig("
         yield f"    r={lora.rank},{self._comment('lora.rank')}"
-        yield f"    target_modules={_literal(targets)},{self._comment('lora.targets')}"
+        yield f"    target_modules={literal(targets, 4)},{self._comment('lora.targets')}"
         if job.adapters.dropout:
             yield f"    lora_dropout={job.adapters.dropout},{self._comment('lora.dropout')}"
         task = _PEFT_TASKS.get(job.model.task)
         if task is not None:
-            yield f"    task_type={_literal(task)},"
+            yield f"    task_type={literal(task)},"
         if job.trainable is not None and (task is None or job.training.trainable is not None):
             yield f"    modules_to_save={self._trained_modules()},"
         yield ")"
@@ -499,7 +524,7 @@ class TrainerScript:
         sharding = self._job.parallel.sharding
         if self._job.strategy.flat_parameters and sharding != "full":
             self._imports.add("os")
-            value = _literal(_FSDP1_SHARDING[sharding])
+            value = literal(_FSDP1_SHARDING[sharding])
             yield f'os.environ["FSDP_SHARDING_STRATEGY"] = {value}  # fsdp_config has no key that accelerate reads'
         yield f"arguments = {self._trainer.settings}("
         for line in self._arguments():
@@ -519,7 +544,7 @@ class TrainerScript:
         optimizer = self._optimizer_class()
         if optimizer is not None:
             yield from self._import_optimizer(optimizer[0])
-            yield f"optimizer = {optimizer[0]}, {_literal(dict(optimizer[1]))}"
+            yield f"optimizer = {optimizer[0]}, {literal(dict(optimizer[1]))}"
         yield f"trainer = {trainer.name}("
         for line in self._given(optimizer is not None):
             yield f"    {line},"
@@ -546,7 +571,7 @@ class TrainerScript:
             self._imports.add(path.rpartition(".")[0])
             return
         self._imports.add("sys")
-        yield f"sys.path.insert(0, {_literal(code['folder'])})"
+        yield f"sys.path.insert(0, {literal(code['folder'])})"
         yield f"import {path.rpartition('.')[0]}  # your own code"
         yield ""
 
@@ -590,7 +615,7 @@ class TrainerScript:
         elif self._trainer.is_trl:
             yield "bf16=False,"
         if self._optimizer_class() is None:
-            yield f"optim={_literal(self._optimizer())},{self._comment('training.optimizer', 'the default')}"
+            yield f"optim={literal(self._optimizer())},{self._comment('training.optimizer', 'the default')}"
         if training.activation_checkpointing == "full":
             comment = self._comment("training.activation_checkpointing")
             yield f"gradient_checkpointing=True,{comment}"
@@ -651,7 +676,7 @@ class TrainerScript:
         if parallel.cpu_offload == "all":
             settings["cpu_offload"] = True
         yield "fsdp=True,"
-        yield f"fsdp_config={_literal(settings, 4)},"
+        yield f"fsdp_config={literal(settings, 4)},"
         if job.strategy.fsdp2 and parallel.data_replicate > 1:
             self._imports.add("accelerate.ParallelismConfig")
             sizes = f"dp_replicate_size={parallel.data_replicate}, dp_shard_size={parallel.data_shard}"
@@ -678,7 +703,7 @@ class TrainerScript:
         settings: dict[str, Any] = {"zero_optimization": stage}
         settings |= dict.fromkeys(("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto")
         settings |= {key: {"enabled": "auto"} for key in ("bf16", "fp16")}
-        yield f"deepspeed={_literal(settings, 4)},"
+        yield f"deepspeed={literal(settings, 4)},"
 
     def _optimizer(self) -> str | None:
         row = OPTIMIZERS[self._job.training.optimizer]
@@ -711,10 +736,10 @@ def _keywords(options: Mapping[str, Any]) -> list[str]:
     """Return keyword arguments; names of torch's and of the script's are written as they are."""
     names = ("torch.", "made")
     written = ((key, value, isinstance(value, str) and value.startswith(names)) for key, value in options.items())
-    return [f"{key}={value if is_name else _literal(value)}" for key, value, is_name in written]
+    return [f"{key}={value if is_name else literal(value)}" for key, value, is_name in written]
 
 
-def _literal(value: Any, indent: int = 0) -> str:
+def literal(value: Any, indent: int = 0) -> str:
     """Return a value as it is written in Python; what is too long for a line has one line for each item."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
@@ -722,10 +747,10 @@ def _literal(value: Any, indent: int = 0) -> str:
         return repr(value)
     pad = " " * (indent + 4)
     if isinstance(value, Mapping):
-        items = [f"{_literal(key)}: {_literal(each, indent + 4)}" for key, each in value.items()]
+        items = [f"{literal(key)}: {literal(each, indent + 4)}" for key, each in value.items()]
         opened, closed = "{", "}"
     else:
-        items = [_literal(each, indent + 4) for each in value]
+        items = [literal(each, indent + 4) for each in value]
         opened, closed = "[", "]"
     line = f"{opened}{', '.join(items)}{closed}"
     if len(line) + indent < _WIDTH - 24 and "\n" not in line:
