@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch._prims_common import suggest_memory_format
 
 _ATEN = torch.ops.aten
-_GROUPED = getattr(getattr(_ATEN, "_grouped_mm", None), "default", _ATEN)
-"""The product of groups; torch before 2.8 has none."""
-_ALIGNED = {getattr(_ATEN._ctc_loss_backward, name) for name in _ATEN._ctc_loss_backward.overloads()}
 _PADDED_BYTES = 16
 _LOSSES = {
     _ATEN.binary_cross_entropy.default: 3,
@@ -23,21 +21,6 @@ _LOSSES = {
 Source: torch, ``ATen/native/cuda/Loss.cu`` (``loss.resize_as_(loss_reduced)``) and ``ATen/native/Loss.cpp``
 (``TORCH_META_FUNC(mse_loss)``: ``maybe_get_output().resize_({})``).
 """
-
-
-def kernel_of(func: Any) -> Any:
-    """Return a function that allocates what an operator's kernel for CUDA does; None: fake tensors show it."""
-    if func is _ATEN.histc.default:  # which CUDA has for integers too
-        return lambda tensor, bins=100, *_, **__: tensor.new_empty((bins,))
-    if func is _GROUPED:
-        return _grouped_product
-    if func in _ALIGNED:
-        return _aligned_backward
-    other = _OTHERS.get(func)
-    if other is not None:
-        return other
-    at = _LOSSES.get(func)
-    return None if at is None else lambda *args, **_: _loss(args[0], args[1], args[at] if len(args) > at else 1)
 
 
 def _per_channel(image: Any, count: int, *_: Any) -> tuple[Any, ...]:
@@ -130,27 +113,6 @@ def _encoder_layer(source: Any, width: int, heads: int, *others: Any) -> Any:
     return tensor if is_first else torch.layer_norm(tensor, *second)
 
 
-_OTHERS = {
-    _ATEN._native_multi_head_attention.default: _attention,
-    _ATEN._transformer_encoder_layer_fwd.default: _encoder_layer,
-    _ATEN._nested_tensor_from_mask_left_aligned.default: lambda _, mask: not (mask[:, 1:] & ~mask[:, :-1]).any(),
-    _ATEN._nested_tensor_from_mask.default: lambda tensor, mask, *_: tensor[mask][None],
-    _ATEN.to_padded_tensor.default: lambda tensor, _, shape: tensor.new_empty(shape),
-    _ATEN._fft_r2c.default: _to_complex,
-    _ATEN._fft_c2r.default: _to_real,
-    _ATEN._fft_c2c.default: lambda tensor, dims, *_: _transformed(tensor, tensor.shape, dims, tensor.dtype),
-    _ATEN.native_batch_norm.default: _normalized,
-    _ATEN.native_batch_norm_backward.default: _normalized_backward,
-    _ATEN.batch_norm_stats.default: lambda image, *_: _per_channel(image, 2),
-    _ATEN.batch_norm_gather_stats_with_counts.default: lambda image, *_: _per_channel(image, 2),
-    _ATEN.batch_norm_elemt.default: lambda image, *_: torch.empty_like(image),
-    _ATEN.batch_norm_backward_reduce.default: lambda _, image, *__: _per_channel(image, 4),
-    _ATEN.batch_norm_backward_elemt.default: lambda _, image, *__: torch.empty_like(image),
-}
-"""Attention without gradients, which packs padded sequences behind each other, Fourier transforms, and what
-``SyncBatchNorm`` runs (``ATen/native/cuda/Normalization.cu``; a CPU has no kernels)."""
-
-
 def _grouped_product(a: Any, b: Any, offs: Any = None, _bias: Any = None, out_dtype: Any = None) -> Any:
     """Multiply the groups of two matrices; other dtypes than bf16, which fake tensors refuse, run group by group.
 
@@ -175,6 +137,38 @@ def _aligned_backward(_gradient: Any, scores: Any, *others: Any, **_: Any) -> An
     return made[1]
 
 
-def _loss(tensor: Any, target: Any, reduction: int) -> Any:
+def _loss(at: int, tensor: Any, target: Any, *others: Any, **_: Any) -> Any:
     loss = tensor.new_empty(torch.broadcast_shapes(tensor.shape, target.shape))
+    reduction = others[at - 2] if len(others) > at - 2 else 1
     return loss.resize_(()) if reduction else loss
+
+
+_KERNELS = {
+    # torch before 2.8 has no product of groups
+    getattr(getattr(_ATEN, "_grouped_mm", None), "default", None): _grouped_product,
+    **{getattr(_ATEN._ctc_loss_backward, name): _aligned_backward for name in _ATEN._ctc_loss_backward.overloads()},
+    **{loss: functools.partial(_loss, at) for loss, at in _LOSSES.items()},
+    _ATEN.histc.default: lambda tensor, bins=100, *_, **__: tensor.new_empty(
+        (bins,)
+    ),  # which CUDA has for integers too
+    _ATEN._native_multi_head_attention.default: _attention,
+    _ATEN._transformer_encoder_layer_fwd.default: _encoder_layer,
+    _ATEN._nested_tensor_from_mask_left_aligned.default: lambda _, mask: not (mask[:, 1:] & ~mask[:, :-1]).any(),
+    _ATEN._nested_tensor_from_mask.default: lambda tensor, mask, *_: tensor[mask][None],
+    _ATEN.to_padded_tensor.default: lambda tensor, _, shape: tensor.new_empty(shape),
+    _ATEN._fft_r2c.default: _to_complex,
+    _ATEN._fft_c2r.default: _to_real,
+    _ATEN._fft_c2c.default: lambda tensor, dims, *_: _transformed(tensor, tensor.shape, dims, tensor.dtype),
+    _ATEN.native_batch_norm.default: _normalized,
+    _ATEN.native_batch_norm_backward.default: _normalized_backward,
+    _ATEN.batch_norm_stats.default: lambda image, *_: _per_channel(image, 2),
+    _ATEN.batch_norm_gather_stats_with_counts.default: lambda image, *_: _per_channel(image, 2),
+    _ATEN.batch_norm_elemt.default: lambda image, *_: torch.empty_like(image),
+    _ATEN.batch_norm_backward_reduce.default: lambda _, image, *__: _per_channel(image, 4),
+    _ATEN.batch_norm_backward_elemt.default: lambda _, image, *__: torch.empty_like(image),
+}
+"""Attention without gradients, which packs padded sequences behind each other, Fourier transforms, and what
+``SyncBatchNorm`` runs (``ATen/native/cuda/Normalization.cu``; a CPU has no kernels)."""
+
+kernel_of = _KERNELS.get
+"""Returns a function that allocates what an operator's kernel for CUDA does; None: fake tensors show it."""

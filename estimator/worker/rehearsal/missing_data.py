@@ -120,8 +120,19 @@ class MissingData:
             return "; synthetic items may lack what it looks for: name their columns, or give it some real items"
         return ""
 
-    def _note(self, error: BaseException, name: str) -> None:
-        self._missing.append((error, f"{name}, at {_line()}"))
+    def _found(self, name: str, load: Callable[[], Any]) -> tuple[Any, dict[str, Any] | None]:
+        """Return what is loaded; or, where that fails, the sizes of what stands in, if anything may.
+
+        A failure of data that is there, in another version, is no want of data.
+        """
+        try:
+            return load(), None
+        except Exception as error:
+            if self.sizes is None:
+                if not Path(name).exists():
+                    self._missing.append((error, f"{name}, at {_line()}"))
+                raise
+        return None, self.sizes
 
     def _stands_in(self, name: str, what: str) -> None:
         self._has_stood_in = True
@@ -138,15 +149,10 @@ class MissingData:
         def load_or_make(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs).arguments
             name = str(next(iter(given.values())))
+            is_streamed = bool(given.get("streaming"))
             with contextlib.nullcontext() if self.sizes is None else _without_network():
-                try:
-                    return load(*args, **kwargs)
-                except Exception as error:
-                    if self.sizes is None:
-                        if not Path(name).exists():  # else it is there, and of another version
-                            self._note(error, name)
-                        raise
-            return self._dataset(name, self.sizes, given.get("split"), is_streamed=bool(given.get("streaming")))
+                found, sizes = self._found(name, lambda: load(*args, **kwargs))
+            return found if sizes is None else self._dataset(name, sizes, given.get("split"), is_streamed=is_streamed)
 
         return load_or_make
 
@@ -182,14 +188,10 @@ class MissingData:
     def _measuring(self, load: Any) -> Any:
         @functools.wraps(load)
         def load_or_make(path: str, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return load(path, *args, **kwargs)
-            except Exception as error:
-                name = f"the metric {path}"
-                if self.sizes is None:
-                    self._note(error, name)
-                    raise
-            self._stands_in(name, "zeros")
+            found, sizes = self._found(f"the metric {path}", lambda: load(path, *args, **kwargs))
+            if sizes is None:
+                return found
+            self._stands_in(f"the metric {path}", "zeros")
             return _Metric()
 
         return load_or_make
@@ -210,14 +212,9 @@ class MissingData:
             given = {**given, **given.pop("kwargs", {})}
             if self.sizes is not None and "download" in given:
                 kwargs, args = {name: value for name, value in list(given.items())[1:] if name != "download"}, ()
-            try:
-                start(dataset, *args, **kwargs)
-            except Exception as error:
-                name = f"torchvision's {kind.__name__} in {given.get('root')}"
-                if self.sizes is None:
-                    self._note(error, name)
-                    raise
-                sizes = self.sizes
+            name = f"torchvision's {kind.__name__} in {given.get('root')}"
+            _, sizes = self._found(name, lambda: start(dataset, *args, **kwargs))
+            if sizes is not None:
                 own = sizes["width"], sizes["height"], "RGB", sizes["items"], sizes["items"]
                 _fill(dataset, kind, given, classes, known or own)
                 if given.get("download"):
