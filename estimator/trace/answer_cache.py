@@ -6,6 +6,7 @@ and root may write (HOME after sudo or su, a shared XDG_CACHE_HOME), nothing is 
 
 import contextlib
 import hashlib
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -20,25 +21,24 @@ from ..common.private_files import is_own, make_own_folder
 from ..common.untrusted_files import read_file
 from .installed_packages import Interpreter
 from .worker_pool import POOL
-from .worker_process import convert_answer
+from .worker_process import WORKER_PROGRAM, convert_answer
 
 _MAX_ANSWER_BYTES = 2**26
 """A trace of some 100,000 allocations."""
 _RESULT_VERSION = 1
-"""Format of files of ``kept_result``."""
+"""Format of the files."""
 T = TypeVar("T")
 
 
-def cache_file(kind: str, key: object, *, folder: Path | None = None) -> Path:
+def cache_file(kind: str, key: object) -> Path:
     """Return the file for the answer to a request.
 
     Args:
         kind: subfolder by kind of request.
         key: everything that the answer depends on, as plain data.
-        folder: cache folder; None: the user's.
     """
     digest = hashlib.sha256(msgspec.json.encode(key, order="sorted")).hexdigest()
-    return (folder or _user_folder()) / kind / f"{digest[:32]}.json"
+    return _user_folder() / kind / f"{digest[:32]}.json"
 
 
 def _user_folder() -> Path:
@@ -49,37 +49,37 @@ def _user_folder() -> Path:
 
 
 def cached_request(
-    interpreter: Interpreter,
-    request: Mapping[str, Any],
-    answer_type: type[T],
-    *,
-    file: Path,
-    version: int,
-    timeout: float,
+    kind: str, interpreter: Interpreter, request: Mapping[str, Any], answer_type: type[T], timeout: float
 ) -> T:
-    """Return a worker's answer, from the cache if it is there.
+    """Return a worker's answer, from the cache if the same code gave it with the same versions of the libraries.
 
     Answers to requests that run the user's code are not kept, since code may change at any time.
 
     Args:
+        kind: subfolder by kind of request.
         interpreter: runs the worker.
         request: the request.
         answer_type: type of the answer.
-        file: file of the cache.
-        version: format of the file; a file of another format is ignored.
         timeout: seconds.
 
     Raises:
         CannotTellError: the worker failed, does not support the request, or its answer has another type.
     """
-    cacheable = not request.get("code")
-    answer = read_cached(file, version, answer_type) if cacheable else None
+    code = worker_digest()
+    key = [request, [interpreter.torch, interpreter.transformers, interpreter.peft], code]
+    file = None if code is None or request.get("code") else cache_file(kind, key)
+    answer = None if file is None else read_cached(file, _RESULT_VERSION, answer_type)
     if answer is None:
         message = POOL.request(interpreter, request, timeout)
         answer = convert_answer(message, answer_type)
-        if cacheable:
-            write_cached(file, version, message)
+        if file is not None:
+            write_cached(file, _RESULT_VERSION, message)
     return answer
+
+
+def worker_digest() -> str | None:
+    """Return a digest of the worker's code."""
+    return code_digest(WORKER_PROGRAM.parent.rglob("*.py"), math.inf)
 
 
 def kept_result(

@@ -1,8 +1,6 @@
 """Counts a model's parameters on the model itself, built without storage in a worker process; cached on disk."""
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,10 +11,11 @@ from ..model.find_config import ResolvedModel
 from ..model.inventory import Buffer, Inventory, ParameterGroup
 from ..model.parameter_roles import NamedShape, assign_roles, with_role
 from ..model.read_architecture import complete_config
-from .answer_cache import cache_file, cached_request
+from .answer_cache import cached_request
 from .interpreters import choose_interpreter
 
-_CACHE_VERSION = 7
+_TIMEOUT_SECONDS = 120
+"""Time for starting the worker, importing torch, and building the model."""
 
 
 def exact_inventory(
@@ -26,9 +25,6 @@ def exact_inventory(
     lora: Lora | None = None,
     places: bool = False,
     python: str | None = None,
-    timeout: float = 120,
-    environ: Mapping[str, str] | None = None,
-    cache: Path | None = None,
 ) -> Inventory:
     """Return every parameter of the model as the installed transformers builds it.
 
@@ -38,17 +34,13 @@ def exact_inventory(
         lora: adapters that peft adds.
         places: with the numbers of the blocks in which each parameter is.
         python: the interpreter (``--python``); None: the first that has torch and transformers.
-        timeout: seconds for starting the worker, importing torch, and building the model.
-        environ: environment with VIRTUAL_ENV and CONDA_PREFIX; None: this process's.
-        cache: folder of cached answers; None: the user's cache folder.
 
     Raises:
         InputError: ``python`` does not exist, or the config has no model type.
         CannotTellError: no interpreter has the libraries, or they cannot build this model.
     """
     config = {} if resolved.source == "code" else complete_config(resolved.config, where=resolved.where)
-    environ = os.environ if environ is None else environ
-    interpreter = choose_interpreter(python, environ)
+    interpreter = choose_interpreter(python, os.environ)
     request: dict[str, Any] = {"op": "inventory", "config": config, "task": task}
     if lora is not None:
         request["lora"] = {"rank": lora.rank, "targets": lora.targets}
@@ -56,16 +48,7 @@ def exact_inventory(
         request["places"] = True
     if resolved.code is not None:
         request["code"] = dict(resolved.code)
-    key = [_CACHE_VERSION, request, interpreter.transformers, interpreter.peft]
-    answer = cached_request(
-        interpreter,
-        request,
-        InventoryAnswer,
-        file=cache_file("inventories", key, folder=cache),
-        version=_CACHE_VERSION,
-        timeout=timeout,
-    )
-    return inventory_from_answer(answer)
+    return inventory_from_answer(cached_request("inventories", interpreter, request, InventoryAnswer, _TIMEOUT_SECONDS))
 
 
 class InventoryAnswer(msgspec.Struct, frozen=True):

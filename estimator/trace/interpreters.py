@@ -56,14 +56,11 @@ def choose_interpreter(python: str | None, environ: Mapping[str, str]) -> Interp
     )
 
 
-def probe_interpreter(
-    path: Path, environ: Mapping[str, str] | None = None, *, lend: bool = False
-) -> Interpreter | None:
+def probe_interpreter(path: Path, *, lend: bool = False) -> Interpreter | None:
     """Return the interpreter with its libraries' versions; None if one is missing or it does not run.
 
     Args:
         path: the interpreter.
-        environ: its environment; None: this process's.
         lend: whether the worker that tells may answer the interpreter's next request.
 
     Raises:
@@ -71,7 +68,7 @@ def probe_interpreter(
     """
     with ExitStack() as started:
         try:
-            worker = started.enter_context(Worker(path, environ=environ))
+            worker = started.enter_context(Worker(path))
             names = ("torch", "transformers", "peft")
             found = packages_in(worker, distributions=names, timeout=PROBE_TIMEOUT_SECONDS).versions
         except ProcessLimitError:

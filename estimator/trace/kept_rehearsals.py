@@ -6,7 +6,6 @@ read or listed. What it asks of the network is not known later, so such a rehear
 
 import contextlib
 import hashlib
-import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ import msgspec
 
 from ..isolation.seen import LISTED, UNKNOWN, USED, signature
 from ..job.settings import Parallel
-from .answer_cache import cache_file, code_digest, read_cached, write_cached
+from .answer_cache import cache_file, read_cached, worker_digest, write_cached
 from .isolated_run import Report
 from .traced_step import StepSummary
 
@@ -46,7 +45,6 @@ _NOISE_PREFIXES = (
     "XDG_SESSION_", "XDG_VTNR",
 )  # fmt: skip
 """Variables of the terminal and the session; a program may depend on all others. ``TMPDIR`` is the keeper's."""
-_WORKER = Path(__file__).parents[1] / "worker"
 
 
 class OptimizerSteps(msgspec.Struct, frozen=True):
@@ -186,9 +184,8 @@ def key_of(python: Path, words: Sequence[str], folder: str, plan: Mapping[str, A
         folder: in which it is started.
         plan: settings of the rehearsal.
     """
-    digest = code_digest(_WORKER.rglob("*.py"), math.inf)
     host = os.uname().nodename  # machines may share a cache, but not their processors, drivers and local files
-    return cache_file(_KIND, [str(python), words, folder, plan, digest, host]).stem
+    return cache_file(_KIND, [str(python), words, folder, plan, worker_digest(), host]).stem
 
 
 def find(name: str) -> KeptRehearsal | None:

@@ -72,7 +72,6 @@ def traced_budget(
     memory_bytes: int | None = None,
     python: str | None = None,
     environ: Mapping[str, str] | None = None,
-    timeout: float = 900,
 ) -> Budget:
     """Predict the memory of a job from its own training step, run on fake tensors.
 
@@ -84,7 +83,6 @@ def traced_budget(
         memory_bytes: total memory, if it is not that of ``gpu``, or the GPU is unknown.
         python: the interpreter with torch and transformers; None: searched for.
         environ: environment with the job's allocator settings; None: this process's.
-        timeout: seconds.
 
     Raises:
         InputError: ``python`` does not exist.
@@ -94,7 +92,7 @@ def traced_budget(
     set_by, conf = allocator_settings(os.environ if environ is None else environ) or (None, resolved.allocator_conf)
     if resolved.quantization is not None and (job.lora is None or resolved.quantization not in BITSANDBYTES):
         raise CannotTellError(f"vramtop cannot trace a step with weights stored in {resolved.quantization}")
-    trace = trace_job(job, model, allocator_conf=conf, python=python, timeout=timeout, any_version=arch is None)
+    trace = trace_job(job, model, allocator_conf=conf, python=python, any_version=arch is None)
     torch, transformers = trace.versions["torch"], trace.versions["transformers"]
     same = steps_take_same_memory(job, torch=torch, transformers=transformers)
     overhead = overhead_of(resolved, gpu)

@@ -1,6 +1,5 @@
 """Rehearses two steps of the script that stands for a job, in a worker, and returns what torch allocated."""
 
-import hashlib
 import os
 import shlex
 from typing import Any
@@ -16,11 +15,10 @@ from ..model.find_config import ResolvedModel
 from ..program.text_script import training_script
 from ..program.training_script import How, start_command
 from .allocator_report import ReservedMemory
-from .answer_cache import cache_file, cached_request
+from .answer_cache import cached_request
 from .interpreters import choose_interpreter
-from .worker_process import WORKER_PROGRAM
 
-_CACHE_VERSION = 5
+_TIMEOUT_SECONDS = 900
 _STEPS = 3
 """Optimizer steps of a script of which the second one is traced."""
 _CARD = {"name": "NVIDIA H100 80GB HBM3", "total_memory": 1 << 50, "capability": [9, 0], "context": 0, "workspace": 0}
@@ -71,7 +69,6 @@ def trace_job(
     *,
     allocator_conf: str | None = None,
     python: str | None = None,
-    timeout: float = 900,
     any_version: bool = False,
 ) -> Trace:
     """Return the trace of a job, from the cache if it was traced before.
@@ -81,7 +78,6 @@ def trace_job(
         model: its config.
         allocator_conf: the allocator's settings.
         python: the interpreter with torch and transformers; None: searched for.
-        timeout: seconds.
         any_version: also where the interpreter's libraries are not of the versions that the job states.
 
     Raises:
@@ -96,11 +92,7 @@ def trace_job(
             f"the job uses other versions than torch {interpreter.torch} and transformers {interpreter.transformers} "
             f"of {interpreter.path}; name a Python with its versions (--python)"
         )
-    # a trace depends on the request, the libraries' versions, and the worker's own code
-    code = [hashlib.sha256(program.read_bytes()).hexdigest() for program in sorted(WORKER_PROGRAM.parent.rglob("*.py"))]
-    key = [request, [interpreter.torch, interpreter.transformers, interpreter.peft], code]
-    file = cache_file("traces", key)
-    return cached_request(interpreter, request, Trace, file=file, version=_CACHE_VERSION, timeout=timeout)
+    return cached_request("traces", interpreter, request, Trace, _TIMEOUT_SECONDS)
 
 
 def trace_request(job: Job, model: ResolvedModel, allocator_conf: str | None = None) -> dict[str, Any]:
