@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 from builders import make_gpu, make_process, make_snapshot
-from suite import _try_gpu, chosen_parts, main, read_suite
+from suite import chosen_parts, main, read_suite
 from waiting import until
 
-from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.trace.installed_packages import (
@@ -48,12 +47,6 @@ jobs = [
 name = "others"
 programs = [{ name = "says", file = "says.py", arguments = ["--much"], seconds = 20 }]
 """
-TWICE = """
-[[part]]
-name = "twice"
-jobs = [{ model = "small" }, { model = "small" }]
-[[part]]
-"""
 SAYS = """
 import json, os, sys
 print(json.dumps({"name": "arguments", "given": sys.argv[1:], "torch": bool(os.environ["VRAMTOP_TORCH_PYTHON"])}))
@@ -61,7 +54,6 @@ print("not JSON")
 print('{"name": ' + "[" * 5000)
 sys.exit("it breaks here")
 """
-TRY_GPU = _try_gpu
 pytestmark = pytest.mark.slow
 PYTHON = sys.executable
 Suite = Callable[..., tuple[int, Any, str]]
@@ -118,39 +110,6 @@ def test_jobs_have_their_tables_settings_and_names_that_say_them(table: Path) ->
     assert [program.arguments for program in others.programs] == [["--much"]]
     assert chosen_parts((steps, others), ["2", "steps"]) == (others, steps)
     assert chosen_parts((steps, others), []) == (steps, others)
-
-
-def test_a_model_that_is_code_is_looked_for_beside_the_table(table: Path) -> None:
-    table.write_text(TABLE.replace('model = "small", attention', 'model = "own", attention'))
-    assert read_suite(table)[0].jobs[1].job.model.code_folder == str(table.parent)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "sentence"),
-    [
-        ('model = "small", attention', 'model = "smal", attention', "steps, job 2: [models.smal] is not in the table"),
-        ('attention = "eager"', 'atention = "eager"', "steps, job 2: unknown key atention"),
-        ("micro_batch = 2", "micro_bach = 2", "steps, job 2: "),
-        ("steps = 6", "steps = 0", "not a suite: "),
-        ('name = "others"', 'nam = "others"', "not a suite: "),
-        ("[[part]]", TWICE, "twice: small bf16 occurs twice"),
-        (TABLE, "part = []", "it has no job and no program"),
-        (TABLE, "part = [", "not a suite: "),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_in_a_table_is_said_with_its_place(table: Path, before: str, after: str, sentence: str) -> None:
-    assert before in TABLE
-    table.write_text(TABLE.replace(before, after))
-    with pytest.raises(InputError) as found:
-        read_suite(table)
-    assert found.value.message.startswith(f"{table}: ")
-    assert sentence in found.value.message
-
-
-def test_an_unknown_part_names_those_that_there_are(measured: Suite) -> None:
-    code, _, complaint = measured("--cpu", "--part", "3")
-    assert code == 2
-    assert "--part 3: no such part; the suite has 1 (steps), 2 (others)" in complaint
 
 
 @pytest.mark.usefixtures("without_bitsandbytes")
@@ -307,37 +266,3 @@ def test_jobs_have_the_gpu_one_after_another_and_each_is_compared_with_the_empty
     path.rename(path.with_name(f"h100-80gb-hbm3-{yesterday}.json"))  # it was begun before midnight
     _, _, progress = measured("--part", "steps", "--method", "formula")
     assert "steps: 2 jobs, 0 programs, 2 of them measured before" in progress
-
-
-def test_a_job_that_cannot_be_run_and_one_that_breaks_are_rows(
-    one_gpu: OneGpu, measured: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(job: Job, *_: object, **options: Any) -> MeasuredStep:
-        options["on_stage"]("ready", [1])
-        raise CannotTellError("the process died") if job.training.micro_batch == 4 else RuntimeError("CUDA is gone")
-
-    monkeypatch.setattr("vramtop.tui.cli.measuring.measure_job.run_real_step", run)
-    words = ("--part", "steps", "--method", "formula")
-    code, found, _ = measured(*words)
-    assert code == 0
-    assert sorted(row["error"] for row in found["rows"]) == ["RuntimeError: CUDA is gone", "the process died"]
-    _, found, progress = measured(*words)
-    assert "2 of them measured before" in progress
-    monkeypatch.setattr("vramtop.tui.cli.measuring.measure_job.run_real_step", lambda *_, **__: steps_of(1))
-    _, found, _ = measured(*words, "--again")
-    assert [row["error"] for row in found["rows"]] == [None, None]
-
-
-def test_a_gpu_that_torch_cannot_use_is_said_once(
-    one_gpu: OneGpu, measured: Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def run(job: Job, *_: object, **options: Any) -> MeasuredStep:
-        options["on_stage"]("ready", [1])
-        raise CannotTellError(f"{job.label} sees no CUDA GPU")
-
-    monkeypatch.setattr("suite._try_gpu", TRY_GPU)
-    monkeypatch.setattr("vramtop.tui.cli.measuring.measure_job.run_real_step", run)
-    out = tmp_path / "results.json"
-    code, found, complaint = measured("--out", str(out))
-    assert (code, found, out.exists()) == (3, None, False)
-    assert "a tiny model, to try the GPU sees no CUDA GPU" in complaint

@@ -9,29 +9,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from browser import Browser
-from chromium import needs_chromium
 
 ROOT = Path(__file__).parents[2]
 _LOADING = {"script": "src", "img": "src", "source": "src", "iframe": "src", "object": "data", "embed": "src"}
 """Attributes that make a browser load something; ``link`` depends on what it is for."""
 _LINKS_THAT_LOAD_NOTHING = {"canonical", "prev", "next", "edit"}
-_SEARCH = """
-new Promise((found) => {
-  document.querySelector("[data-md-toggle=search]").click();
-  const field = document.querySelector("[data-md-component=search-query]");
-  field.focus();
-  field.value = "unattributed";
-  field.dispatchEvent(new Event("keyup"));
-  field.dispatchEvent(new Event("input"));
-  const look = () => {
-    const links = [...document.querySelectorAll(".md-search-result__link")].map((link) => link.getAttribute("href"));
-    if (links.length) found(links);
-    else setTimeout(look, 50);
-  };
-  look();
-})
-"""
 
 
 class Page(HTMLParser):
@@ -91,17 +73,3 @@ def test_pages_load_nothing_from_elsewhere(site: Path, pages: dict[Path, Page]) 
     ]
     assert not sheets
     assert not [path for path in pages if 'class="mermaid"' in path.read_text()]  # the theme would load a library
-
-
-@pytest.mark.slow
-@pytest.mark.published
-@needs_chromium
-async def test_search_works_for_pages_that_are_opened_from_a_disk(site: Path, tmp_path: Path) -> None:
-    """In a real browser, which asks nobody else for anything."""
-    async with Browser(tmp_path) as browser:
-        await browser.open((site / "index.html").as_uri())
-        await browser.until(lambda: bool(browser.texts))
-        links = await browser.run(_SEARCH)
-        assert any("troubleshooting" in link for link in links)
-        assert not [url for url in browser.asked if not url.startswith(("file:", "data:", "about:"))]
-        assert not browser.failed

@@ -5,7 +5,6 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
 from slow_cases import slow_every
 
 from vramtop.estimator.advice.bounded_search import BoundedSearch
@@ -123,28 +122,6 @@ def test_a_search_finds_what_replaying_every_candidate_finds(shape: str, tables:
 @pytest.mark.parametrize(("shape", "tables"), slow_every(5, product(SHAPES, TABLES)))
 def test_a_search_finds_what_replaying_every_candidate_finds_in_every_mode(shape: str, tables: str) -> None:
     assert_alike(shape, tables, every=2)
-
-
-@given(
-    shape=st.sampled_from(sorted(SHAPES)),
-    tables=st.sampled_from(sorted(TABLES)),
-    batch=st.integers(1, 64),
-    length=st.integers(1, 4096),
-)
-@settings(max_examples=40, deadline=None)
-def test_no_replay_finds_less_than_the_least(shape: str, tables: str, batch: int, length: int) -> None:
-    job = job_of(shape, tables, batch=batch, length=length)
-    quick = quick_estimator(job)
-    with with_reserved_memory("least"):
-        least = quick(job)
-    exact = quick(job)
-    assert least.is_least
-    assert not exact.is_least
-    assert least.peak.components == exact.peak.components
-    for mine, other in ((least.peak, exact.peak), *zip(least.stages, exact.stages, strict=True)):
-        assert mine.device_bytes <= other.device_bytes
-        assert mine.high_bytes <= other.high_bytes
-    assert least.peak.reserved_bytes >= exact.peak.allocated_bytes
 
 
 def test_what_is_suggested_was_replayed() -> None:

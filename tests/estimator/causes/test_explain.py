@@ -165,19 +165,6 @@ def test_bucket_views_and_a_second_model_are_found_by_allocated_bytes() -> None:
     assert "second model" in [each.name for each in found[:3]]
 
 
-def test_no_more_than_a_few_hundred_jobs_are_estimated() -> None:
-    asked, count = job(**SHARDED), 0
-
-    def counted(changed: Job) -> Any:
-        nonlocal count
-        count += 1
-        return estimate(changed)
-
-    budget = estimate(asked)
-    explain(budget, 4000 * 2**30, counted)
-    assert 10 < count <= 400
-
-
 @pytest.mark.parametrize(
     "changes",
     quick_every(

@@ -11,7 +11,6 @@ from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.formula import closed_form
 from vramtop.estimator.formula.reserved.replayed import REPLAYED_BYTES
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
@@ -82,23 +81,6 @@ def test_more_ranks_than_any_cluster_has_are_one_sentence(changes: dict[str, int
 
 def test_the_largest_cluster_is_allowed() -> None:
     assert job_from_mapping({"parallel": {"data_shard": MAX_GPUS}}, where="").parallel.world_size == MAX_GPUS
-
-
-@pytest.mark.parametrize("accumulation", [1, 2**31 - 1])
-def test_pipeline_stages_that_are_alike_are_computed_once(monkeypatch: pytest.MonkeyPatch, accumulation: int) -> None:
-    computed: list[object] = []
-    rank_memory = closed_form.rank_memory
-    monkeypatch.setattr(
-        closed_form, "rank_memory", lambda plan, stage: computed.append(stage) or rank_memory(plan, stage)
-    )
-    changes: dict[str, Any] = {"parallel.pipeline": 1500, "training.gradient_accumulation": accumulation}
-    changes["software.transformers"] = "5.23.0"  # otherwise older ones are computed too
-    budget = estimate(job_from_mapping(tables(changes, num_hidden_layers=2000), where=""))
-    assert len(budget.ranks) == len(budget.stages) == 1500
-    assert len(computed) <= 70
-    peaks = [stage.device_bytes for stage in budget.stages[1:-1]]
-    assert peaks == sorted(peaks, reverse=True)
-    assert budget.peak.device_bytes == budget.ranks.highest.device_bytes
 
 
 @pytest.mark.parametrize("allocator", ["", "expandable_segments:True"])

@@ -1,19 +1,15 @@
 """The registry of model families: one record adds a family, an unknown one is read by the rules of its relatives."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.model.architecture import Architecture, BlockRules
-from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.families.family import Family
 from vramtop.estimator.model.families.registry import FAMILIES, GENERIC, family_of
 from vramtop.estimator.model.families.task_heads import TaskHeads
 from vramtop.estimator.model.parameter_roles import NamedShape, linear, norm
-from vramtop.estimator.model.read_architecture import read_architecture
 
 LAYERS, HIDDEN, VOCABULARY = 4, 512, 2000
 
@@ -43,52 +39,12 @@ PYRAMID = Family(
     mlp_ratio=3,
     experts=False,
 )
-CONFIG = {
-    "model_type": "pyramid",
-    "vocab_size": VOCABULARY,
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 8,
-    "tie_word_embeddings": False,
-}
-ADAMW = {"training.precision": "bf16", "training.optimizer": "adamw-fused", "training.micro_batch": 2}
 
 
 @pytest.fixture
 def pyramid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Registers the made-up family."""
     monkeypatch.setitem(FAMILIES, "pyramid", PYRAMID)
-
-
-@pytest.mark.usefixtures("pyramid")
-def test_a_new_family_needs_only_one_record_in_the_registry(budget_of: Callable[..., Budget]) -> None:
-    inventory = count_parameters(read_architecture(CONFIG))
-
-    block = 4 * HIDDEN**2 + 2 * 3 * HIDDEN**2 + 3 * HIDDEN + HIDDEN + HIDDEN
-    assert inventory.parameters == LAYERS * block + 2 * VOCABULARY * HIDDEN + VOCABULARY
-    assert inventory.count == "exact"
-    assert {group.name for group in inventory.groups if group.role == "head"} == {"lm_head.weight", "lm_head.bias"}
-    step = budget_of(CONFIG, ADAMW).phase("optimizer step")
-    assert step
-    assert step.components.weights == 2 * inventory.parameters
-    assert step.components.optimizer == pytest.approx(4 * inventory.parameters, rel=0.01)
-
-
-@pytest.mark.usefixtures("pyramid")
-def test_its_block_rules_and_its_heads_are_applied(budget_of, monkeypatch) -> None:
-    copied = budget_of(CONFIG, ADAMW).peak.allocated_bytes
-    labels = count_parameters(read_architecture(CONFIG, "token-classification"))
-    monkeypatch.setitem(FAMILIES, "pyramid", replace(PYRAMID, rules=BlockRules()))
-
-    assert budget_of(CONFIG, ADAMW).peak.allocated_bytes < copied
-    assert {group.name for group in labels.groups if group.role == "other"} >= {"labels.weight", "labels.bias"}
-
-
-@pytest.mark.usefixtures("pyramid")
-def test_adapters_can_be_added_to_the_new_family(budget_of: Callable[..., Budget]) -> None:
-    adapters: dict[str, Any] = {**ADAMW, "lora.rank": 8, "lora.targets": ["qkv_proj"]}
-
-    assert budget_of(CONFIG, adapters).model.trainable_parameters == LAYERS * 8 * (HIDDEN + 3 * HIDDEN)
 
 
 @pytest.mark.parametrize(

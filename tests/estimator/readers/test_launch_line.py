@@ -30,20 +30,6 @@ def found(reading: JobReading, *keys: str) -> tuple[Any, ...]:
     return tuple(reading.value(key) for key in keys)
 
 
-def test_flags_of_a_trainer_script(read: Read) -> None:
-    reading = read(
-        "python -u run_clm.py --model_name_or_path gpt2 --per_device_train_batch_size=4 --block-size 512 --bf16 True"
-        " --gradient_accumulation_steps 8 --optim adamw_bnb_8bit --gradient_checkpointing --torch_dtype float32"
-    )
-    job = reading.job()
-    assert job.model.id == "gpt2"
-    assert (job.training.micro_batch, job.training.sequence_length, job.training.gradient_accumulation) == (4, 512, 8)
-    assert (job.training.optimizer, job.training.precision) == ("adamw-8bit", "bf16-mixed")
-    assert job.training.activation_checkpointing == "full"
-    assert reading.missing == ()
-    assert reading.evidence()["training.micro_batch"] == "--per_device_train_batch_size on the command line"
-
-
 def test_missing_settings_have_the_default_of_the_version(read: Read) -> None:
     reading = read("python run_clm.py --model_name_or_path gpt2 --output_dir out")
     batch = next(finding for finding in reading.findings if finding.key == "training.micro_batch")

@@ -263,17 +263,6 @@ def test_an_argument_known_only_at_run_time(read: Read, tmp_path: Path) -> None:
     assert read(f"{TRAINER} --gradient_checkpointing true").job().unsure == Uncertainties()
 
 
-def test_every_relevant_argument_may_be_unknown(read: Read, tmp_path: Path) -> None:
-    names = ["optim", "bf16", "fp16", "gradient_accumulation_steps", "gradient_checkpointing", "fsdp", "deepspeed"]
-    names.append("use_liger_kernel")
-    (tmp_path / "t.py").write_text(f"TrainingArguments({', '.join(f'{name}=find_out()' for name in names)})\n")
-    reading = read(TRAINER)
-    assert reading.job().unsure == Uncertainties(
-        weights="either", gradients="either", optimizer="either", activations="either", logits="either"
-    )
-    assert len([warning for warning in reading.warnings if "only known when the script runs" in warning]) == len(names)
-
-
 def test_copies_of_head_and_embedding_are_a_warning(tmp_path: Path) -> None:
     """With one weight for both, peft 0.21 trains two copies of it unless it is asked to tie them."""
     line = "trl sft --model_name_or_path gpt2 --use_peft --lora_modules_to_save lm_head wte"

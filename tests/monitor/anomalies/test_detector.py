@@ -11,7 +11,7 @@ from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.anomalies.process_origin import ProcessOrigin
 from vramtop.monitor.host.process_directory import ENDED_NOTE, ZOMBIE_NOTE
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 
 SPAWNED = "python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=7)"
 HOUR = 3600.0
@@ -269,27 +269,3 @@ def test_unattributed_memory_is_not_reported_for_a_gpu_that_no_longer_answers(ma
     lost = make_gpu(0, processes=(), used_bytes=None, free_bytes=None, reserved_bytes=None)
     lost = replace(lost, processes=None)
     assert machine.detector.update(make_snapshot([lost], time=machine.time + 4)) == ()
-
-
-def test_origins_are_read_once_and_never_for_a_recording(machine: Machine) -> None:
-    for number, pid in enumerate((201, 202)):
-        machine.add(0, pid, 30)
-        machine.rank(number, pid)
-    for _ in range(3):
-        assert machine.scan(after=5) != ()
-    assert sorted(machine.asked) == [201, 202]
-    machine.asked.clear()
-    recorded = replace(machine.snapshot(), source=Source(kind="recording"))
-    assert AnomalyDetector(min_duration_seconds=0, origin_of=machine.origin).update(recorded) == ()
-    assert machine.asked == []
-
-
-def test_a_recording_that_restarts_resets_the_detector(machine: Machine) -> None:
-    machine.detector = AnomalyDetector(origin_of=machine.origin, viewer="ana")
-    machine.add(0, 100, 40)
-    machine.add(0, 101, 0.5, parent=100, name="pt_data_worker")
-    machine.scan()
-    assert machine.scan(after=10) != ()
-    machine.time -= 3_000
-    assert machine.scan() == ()
-    assert machine.scan(after=10) != ()

@@ -225,28 +225,6 @@ def test_settings_that_are_read_match_those_of_a_real_trainer(start, tmp_path: P
     assert (job.model.id, job.training.sequence_length) == (str(tmp_path / "tiny"), 24)
 
 
-OWN_LAUNCHER = """\
-import subprocess, sys
-ranks = []
-for port in ("29500", "29501"):
-    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks += [{**job, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in (0, 1)]
-for child in [subprocess.Popen([sys.executable, "-u", *sys.argv[1:]], env=each) for each in ranks]:
-    child.wait()
-"""
-
-
-@pytest.mark.slow
-def test_ranks_that_a_script_of_the_site_has_started_are_one_run(start, script, tmp_path, flags) -> None:
-    (tmp_path / "launch.py").write_text(OWN_LAUNCHER)
-    pid = start([sys.executable, "launch.py", script(SLEEPS), *flags()], ready=4)
-    for child in psutil.Process(pid).children():
-        attachment = read_run(child.pid)
-        ports = {psutil.Process(rank.pid).environ()["MASTER_PORT"] for rank in attachment.ranks}
-        assert ([rank.rank for rank in attachment.ranks], ports) == ([0, 1], {child.environ()["MASTER_PORT"]})
-        assert attachment.reading.value("parallel.data_replicate") == 2
-
-
 RANKS = """\
 import multiprocessing, time
 def work(rank):

@@ -163,46 +163,12 @@ def test_axolotl_resolved_configuration_log(run: Run, site: Site) -> None:
 FACTORY = "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: lora\ncutoff_len: 300\nbf16: true\noutput_dir: out\n"
 
 
-def test_llamafactory_over_torchrun(run: Run, site: Site) -> None:
-    (site.root / "x.yaml").write_text(FACTORY)
-    program = site.program("llamafactory/launcher.py")
-    arguments = ["x.yaml", "per_device_train_batch_size=3"]
-    children = torchrun_workers([*PYTHON, program, *arguments], 2, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
-    torchrun = site.command("torchrun", children=children)
-    flags = ["--nnodes", "1", "--node_rank", "0", "--nproc_per_node", "2", "--master_addr", "127.0.0.1"]
-    outer = site.command("llamafactory-cli", children=[([*torchrun, *flags, program, *arguments], {})])
-    attachment = attach_from_every_process(run([*outer, "train", *arguments], ready=2), ranks=2)
-    assert found(attachment, "training.micro_batch", "training.sequence_length") == [3, 300]
-    assert found(attachment, "lora.rank", "lora.targets") == [8, "all-linear"]
-    assert found(attachment, "parallel.strategy", "parallel.data_replicate") == ["ddp", 2]
-    assert attachment.estimate_environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
-    assert attachment.reading.evidence()["training.micro_batch"] == "per_device_train_batch_size= on the command line"
-
-
 def test_llamafactory_web_ui_run_is_read_from_its_own_file(run: Run, site: Site) -> None:
     (site.root / "out").mkdir()
     (site.root / "out" / "training_args.yaml").write_text(FACTORY)
     attachment = read_run(run([*site.command("llamafactory-cli"), "train", "out/training_args.yaml"]))
     assert found(attachment, "training.sequence_length", "parallel.strategy") == [300, None]
     assert attachment.reading.evidence()["training.sequence_length"] == "training_args.yaml: cutoff_len"
-
-
-SWIFT = ["--model", "gpt2", "--max_length", "700", "--output_dir", "out", "--torch_dtype", "bfloat16"]
-
-
-def test_swift_on_one_gpu(run: Run, site: Site) -> None:
-    program = site.program("swift/cli/sft.py")
-    outer = site.command("swift", children=[([sys.executable, program, *SWIFT], {})])
-    pid = run([*outer, "sft", *SWIFT], CUDA_VISIBLE_DEVICES="0")
-    attachment = attach_from_every_process(pid, ranks=1)
-    keys = ("training.sequence_length", "training.micro_batch", "training.gradient_accumulation", "training.precision")
-    assert found(attachment, *keys) == [700, 1, 16, "bf16"]
-    resolved = {"model": "gpt2", "max_length": 701, "per_device_train_batch_size": 5, "tuner_type": "full"}
-    (site.root / "out" / "v0-20261120").mkdir(parents=True)
-    (site.root / "out" / "v0-20261120" / "args.json").write_text(json.dumps(resolved))
-    later = read_run(pid)
-    assert found(later, "training.sequence_length", "training.micro_batch", "lora.rank") == [701, 5, None]
-    assert later.reading.evidence()["training.micro_batch"] == "args.json of the run: per_device_train_batch_size"
 
 
 TUNE = """

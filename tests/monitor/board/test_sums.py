@@ -135,19 +135,6 @@ def test_figures_add_up_whatever_the_driver_reports(driver, clock, story):
         check_reasons(gpu)
 
 
-@pytest.mark.slow
-@settings(max_examples=100)
-@given(story=st.lists(moments(), min_size=2, max_size=6))
-def test_an_old_reading_keeps_its_time(driver, clock, story):
-    before = 0.0
-    for snapshot in play(driver, clock, story):
-        (gpu,) = snapshot.gpus
-        assert before <= gpu.read_at <= snapshot.time
-        if gpu.total_bytes is not None:
-            assert gpu.read_at == snapshot.time
-        before = gpu.read_at
-
-
 @settings(max_examples=60)
 @given(story=st.lists(moments(), min_size=1, max_size=3))
 def test_a_recording_reads_back_unchanged(driver, clock, tmp_path, story):

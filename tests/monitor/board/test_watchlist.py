@@ -1,5 +1,3 @@
-import threading
-
 import msgspec
 import pytest
 from builders import make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
@@ -106,25 +104,6 @@ def test_jobs_of_a_recording_are_shown_with_the_users_own(machine: Snapshot) -> 
     assert board.processes[0].job == JOB
     assert [row.job for row in board.pending] == [OTHER]
     assert watchlist.update(machine).processes[0].job is None
-
-
-def test_runs_can_be_added_and_dismissed_from_another_thread(machine: Snapshot) -> None:
-    watchlist = Watchlist(make_budget)
-    stop = threading.Event()
-
-    def change() -> None:
-        while not stop.is_set():
-            watchlist.add_run(make_run(JOB, 1))
-            watchlist.dismiss_runs([(1, 1_000.0)])
-
-    thread = threading.Thread(target=change)
-    thread.start()
-    try:
-        for _ in range(200):
-            assert len(watchlist.update(machine).processes) == 2
-    finally:
-        stop.set()
-        thread.join()
 
 
 def test_the_peak_from_before_the_oldest_reading_still_counts(machine: Snapshot) -> None:

@@ -10,7 +10,6 @@ from exporter import OPENMETRICS, families, needs, program, samples, scrape
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.export import metrics_text
 from vramtop.monitor.export.latest_board import LatestBoard
 from vramtop.monitor.export.listen_address import ListenAddress
 from vramtop.monitor.export.metrics import TABLE
@@ -184,32 +183,6 @@ def test_hostile_names_stay_one_label(board) -> None:
     assert len(labels["user"]) == 120
     assert labels["user"].startswith('x"} 1 vramtop_sampler_up 7')
     assert samples(text, "vramtop_sampler_up") == [({}, 1)]
-
-
-def test_what_has_not_changed_is_not_encoded_again_and_what_has_is(board, monkeypatch) -> None:
-    def own(text: MetricsText) -> list[bytes]:
-        """The lines that are not about the exporter's process."""
-        return [line for line in text.encode(OPENMETRICS)[0].splitlines() if b"process_" not in line[:20]]
-
-    latest = LatestBoard(1.0, clock=lambda: 0.0)
-    latest.set(board)
-    text = MetricsText(latest, "1.2")
-    first = own(text)
-    encoded: list[str] = []
-    real = metrics_text._family
-    monkeypatch.setattr(
-        metrics_text, "_family", lambda metric, values: encoded.append(metric.name) or real(metric, values)
-    )
-    assert own(text) == first
-    assert encoded == []
-    latest.set(board)  # one more reading
-    again = own(text)
-    assert encoded == ["vramtop_sampler_readings_total"]
-    assert again == own(MetricsText(latest, "1.2"))
-    latest.fail("NO_DRIVER")
-    gone = own(text)
-    assert gone == own(MetricsText(latest, "1.2"))
-    assert b"vramtop_gpu" not in b"".join(gone)
 
 
 @pytest.mark.parametrize("accept", ["application/openmetrics-text;version=x", "text/plain;version=", "\x00;=;,"])

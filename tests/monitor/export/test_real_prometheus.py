@@ -19,7 +19,6 @@ from waiting import until
 from vramtop.monitor.export.ready_files import dashboard_text, rules_text
 
 pytestmark = [pytest.mark.slow, needs("prometheus")]
-GIB = 2**30
 SLEEPS = "import time\nprint('ready', flush=True)\ntime.sleep(600)\n"
 _WIDTHS = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 1000}
 TINY = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, **_WIDTHS}
@@ -51,29 +50,6 @@ def training(start, script, flags, tmp_path: Path) -> Callable[[], int]:
 
 def _values(server: Prometheus, expression: str) -> dict[str, float]:
     return {each["metric"].get("instance", ""): float(each["value"][1]) for each in server.query(expression)}
-
-
-def test_three_exporters_of_which_one_dies_and_comes_back(export, prometheus) -> None:
-    ports = [free_port() for _ in range(3)]
-    names = [f"127.0.0.1:{port}" for port in ports]
-    words = [("--listen", name, "--json", "--no-attach", "--interval", "0.5") for name in names]
-    exporters = [
-        export(*each, gpus=[{"used_gib": used, "processes": {}}]).started()
-        for each, used in zip(words, (10, 20, 30), strict=True)
-    ]
-    targets = [{"targets": names}]
-    server = prometheus({"job_name": "vramtop", "static_configs": targets})
-    used = "vramtop_gpu_memory_used_bytes"
-    until(lambda: _values(server, used) == dict(zip(names, (10 * GIB, 20 * GIB, 30 * GIB), strict=True)))
-    exporters[1].end(signal.SIGKILL)
-    until(lambda: _values(server, used) == {names[0]: 10 * GIB, names[2]: 30 * GIB})
-    until(lambda: ("VramtopExporterDown", names[1]) in server.firing())
-    export(*words[1], gpus=[{"used_gib": 25, "processes": {}}]).started()
-    until(lambda: _values(server, used).get(names[1]) == 25 * GIB)
-    until(lambda: ("VramtopExporterDown", names[1]) not in server.firing())
-    assert _values(server, "vramtop_sampler_up") == dict.fromkeys(names, 1)
-    types = server.get("metadata", metric=used)[used]
-    assert types == [{"type": "gauge", "help": types[0]["help"], "unit": "bytes"}]
 
 
 def test_rules_fire_and_grafanas_queries_have_answers(export, prometheus, training, tmp_path: Path) -> None:

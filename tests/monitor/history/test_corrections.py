@@ -7,7 +7,7 @@ from simulated_machine import NOW, Machine, budget_of, job
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.history import corrections as module, new_measurement
+from vramtop.monitor.history import new_measurement
 from vramtop.monitor.history.corrections import Corrections
 from vramtop.monitor.history.history import History
 
@@ -77,22 +77,6 @@ def test_a_history_that_cannot_be_read_is_said_once_and_changes_nothing(tmp_path
     (sentence,) = said
     assert "is damaged" in sentence
     assert damaged.read_bytes() == b"no database"
-
-
-@pytest.mark.slow
-def test_what_was_read_is_used_again_until_a_run_is_kept(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [NOW]
-    found = Corrections(history=lambda: history, clock=lambda: now[0])
-    small = job(micro_batch=1)
-    before = found.corrected(budget_of(small), card=CARD, environ={})
-    history.add(Machine(tokens=0.2).run(small, run="new", time=NOW))
-    assert found.corrected(budget_of(small), card=CARD, environ={}) == before
-    found.forget_what_was_read()
-    assert found.corrected(budget_of(small), card=CARD, environ={}).learned != before.learned
-    now[0] += module._FRESH_SECONDS + 1
-    monkeypatch.setattr(History, "on_card", None)
-    with pytest.raises(TypeError):
-        found.corrected(budget_of(small), card=CARD, environ={})
 
 
 def test_a_run_is_not_corrected_by_what_was_seen_of_itself(history: History) -> None:

@@ -1,8 +1,6 @@
 """The history's file keeps the newest runs, and loses none that an older version kept; failures are one sentence."""
 
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -58,20 +56,6 @@ def test_nothing_in_the_file_names_anything_of_the_user(kept: History) -> None:
     assert measured(allocator="roundup_power2_divisions:[256:1,512:2,>:4]").allocator.startswith("roundup")
     for word in (b"secret-name", b"meta-llama/", b"/home", b"train.py", b"hf_zq7", os.uname().nodename.encode()):
         assert word not in content
-
-
-@pytest.mark.slow
-def test_several_programs_write_at_once(kept: History) -> None:
-    kept.add(measured("first"))
-    program = (
-        "import sys; from pathlib import Path; from vramtop.estimator.common.records import replace\n"
-        "from vramtop.monitor.history.history import History\n"
-        "history = History(Path(sys.argv[1])); first = history.list()[0]\n"
-        "for at in range(20): history.add(replace(first, run=f'{sys.argv[2]}-{at}'))\n"
-    )
-    writers = [subprocess.Popen([sys.executable, "-c", program, str(kept.path), str(at)]) for at in range(3)]
-    assert [writer.wait() for writer in writers] == [0, 0, 0]
-    assert len(kept.list()) == 61
 
 
 def test_runs_are_chosen_and_forgotten(kept: History) -> None:

@@ -10,7 +10,6 @@ import pytest
 from builders import make_budget, make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.common.process_limit import ProcessLimitError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.learning.measurement import Measurement
@@ -121,25 +120,6 @@ def test_a_higher_peak_replaces_the_figure_after_a_while(machine: Machine) -> No
     machine.tick(39, steps=60, seconds=61)
     assert machine.runs[0].observed.device_bytes == 39 * GIB
     assert len(machine.runs) == 1
-
-
-def test_a_run_for_which_no_thread_could_be_started_is_kept_with_the_next_board(machine, monkeypatch) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise ProcessLimitError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "start_thread", refuse)
-        machine.tick(40, steps=5)
-    assert machine.runs == ()
-    machine.tick(40, steps=5)
-    assert [run.state for run in machine.runs] == ["steady"]
-
-
-def test_several_programs_that_follow_a_run_keep_one_row(machine: Machine) -> None:
-    machine.tick(38, steps=2)
-    machine.recorder = machine.new_recorder()
-    machine.tick(38, steps=3)
-    assert (machine.kept, len(machine.runs)) == (2, 1)
 
 
 def test_a_better_estimate_is_kept_beside_the_first(machine: Machine) -> None:

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from vramtop.estimator.readers.program.program import Program
 from vramtop.estimator.readers.program.run_logs import logged_trainer_settings
@@ -15,7 +14,7 @@ from vramtop.estimator.readers.source.filesystem_view import FilesystemView
 from vramtop.estimator.readers.source.settings import LayeredSettings, Setting
 from vramtop.estimator.readers.tools.tool_registry import parse_launch
 from vramtop.monitor.host.process_stat import is_own_process
-from vramtop.monitor.probe.probe_reader import OpenProbe, open_probe, parse_sample
+from vramtop.monitor.probe.probe_reader import open_probe, parse_sample
 from vramtop.monitor.storage.reservations import Reservations
 
 NOBODY = 65534
@@ -46,18 +45,6 @@ def test_impossible_figures_of_a_probe_are_ignored(number: str) -> None:
         text = "{" + ", ".join(f'"{name}": {value}' for name, value in facts.items()) + "}"
         sample = parse_sample(text.encode(), b"{}")
         assert sample is None or 0 <= sample.time < 2**40
-
-
-@pytest.mark.slow
-@settings(max_examples=100)
-@given(st.binary(max_size=60), st.recursive(st.none() | st.floats() | st.integers() | st.text(max_size=4), st.lists))
-def test_any_content_of_a_probe_file_is_read_without_an_error(data: bytes, value: object) -> None:
-    handle = os.memfd_create("x")
-    probe = OpenProbe(handle)
-    os.write(handle, data)
-    assert probe.read() is None
-    parse_sample(json.dumps({"pid": 1, "time": 1.0, "devices": value, "steps": value, "model": value}).encode(), data)
-    probe.close()
 
 
 @pytest.mark.parametrize(

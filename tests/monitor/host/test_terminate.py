@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import textwrap
 from pathlib import Path
 
 import psutil
@@ -201,23 +200,6 @@ def test_kernel_threads_are_recognised():
 def test_processes_of_a_recording_are_never_ended(kind):
     assert "recording" in refusal_reason(Source(kind=kind))
     assert refusal_reason(Source(kind="nvml")) is None
-
-
-def test_a_process_whose_main_thread_has_ended_is_still_running(start):
-    """After the main thread has exited, the process runs on in its other threads."""
-    program = textwrap.dedent("""
-        import ctypes, threading, time
-        threading.Thread(target=time.sleep, args=(60,)).start()
-        print(flush=True)
-        ctypes.CDLL(None).pthread_exit(None)
-    """)
-    process = start(program)
-    shown = make_reading(process.pid)
-    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
-    ending = ProcessTermination(shown)
-    assert not ending.ended
-    ending.send()
-    wait_for_end(ending)
 
 
 def test_a_batch_signals_what_it_may_and_says_why_it_refuses_the_rest(signal_method, start):

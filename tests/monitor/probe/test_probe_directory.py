@@ -278,29 +278,6 @@ def test_the_sample_of_a_stopped_process_keeps_its_time(start, probes, clock):
     assert counters_of(probes.add_counters(readings)[0])[0][0].time == first.time
 
 
-def test_a_process_that_became_another_program_is_searched_again(start, clock):
-    late = [0.0]
-    directory = ProbeDirectory(clock=clock, now=lambda: time.time() + late[0])
-    process = start("""
-        import os, sys, torch
-        torch.allocated[0] = 1
-        if "again" not in os.environ:
-            print("up", flush=True)
-            sys.stdin.readline()
-            os.environ["again"] = "1"
-            os.execv(sys.executable, sys.orig_argv)
-        torch.allocated[0] = 2
-        sys.stdin.read()
-    """)
-    readings = gpus_with((process.pid, 0))
-    wait_for_counters(directory, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes == 1)
-    process.stdin.write("\n")
-    process.stdin.flush()
-    late[0] = 60.0
-    wait_for_counters(directory, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes == 2)
-    directory.close()
-
-
 def test_a_child_that_inherited_its_parents_probe_has_no_counters(start, probes, clock):
     """A fork outside Python leaves the parent's memory file open in the child."""
     process = start("""

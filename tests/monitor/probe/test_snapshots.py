@@ -183,27 +183,6 @@ def test_a_snapshot_that_fails_leaves_the_programs_own_exception(start: Start, t
     assert "TypeError" not in err
 
 
-@pytest.mark.slow
-def test_report_in_a_script(start: Start, tmp_path: Path) -> None:
-    """Also before torch is imported: the probe's thread queues the start then."""
-    code = f"""
-    import sys, time
-    sys.path.insert(0, {str(Path(__file__).parents[3] / "build" / "typing")!r})
-    from vramtop.monitor import report
-    report(snapshot_on_oom=True, name="x")
-    import torch
-    while not torch.cuda.queue:
-        time.sleep(0.01)
-    torch.cuda.init()
-    torch.fail()
-    """
-    process = start(code, probed=False)
-    code_of_exit, _, err = ended(process)
-    (file,) = (tmp_path / "work").iterdir()
-    assert code_of_exit == 1
-    assert str(file) in err
-
-
 def test_what_cannot_be_written_in_the_folder_goes_to_that_for_temporary_files(monkeypatch, tmp_path) -> None:
     cuda = SimpleNamespace(is_initialized=lambda: True, memory=SimpleNamespace(_snapshot=lambda: {"segments": []}))
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
@@ -271,22 +250,6 @@ def test_a_process_that_does_not_answer_or_cannot(start: Start) -> None:
 def test_a_folder_that_cannot_be_written_to_is_wrong_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--snapshot-on-oom", "/proc/nowhere", "--", "true"]) == 2
     assert "is not a writable folder" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_real_torch_without_cuda_is_unchanged(tmp_path: Path) -> None:
-    """Torch's own queue of calls takes the start, and is never run without CUDA."""
-    pytest.importorskip("torch")
-    code = "import torch; print(torch.ones(2).sum().item(), torch.cuda.is_available(), len(torch.cuda._queued_calls))"
-    outputs = []
-    for folder in (None, str(tmp_path)):
-        environ = probed_environment(os.environ, snapshot_folder=folder)
-        ran = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
-        outputs.append([*ran.stdout.split(), ran.stderr])
-    (total, cuda, before, quiet), (_, _, after, still_quiet) = outputs
-    assert (total, cuda, quiet, still_quiet) == ("2.0", "False", "", "")
-    assert int(after) == int(before) + 1
-    assert not list(tmp_path.iterdir())
 
 
 def test_run_starts_its_command_with_the_folder(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """MIG devices as readings of their own: memory, processes, identity."""
 
-from builders import make_gpu, make_mig_gpu, make_process, make_run, make_snapshot, make_watchlist
+from builders import make_gpu, make_mig_gpu, make_process
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
@@ -40,16 +40,3 @@ def test_a_device_has_a_fault_for_each_unknown_figure():
     unread = replace(gpu, mig=tuple(replace(device, used_bytes=None, total_bytes=None) for device in gpu.mig))
     assert {device.reason("total_bytes") for device in mig_devices(unread)} == {"not allowed"}
     assert {device.processes for device in mig_devices(replace(unread, processes=None))} == {None}
-
-
-def test_the_run_of_a_mig_job_ends_when_its_device_is_removed():
-    watchlist = make_watchlist(make_run("tune", 3), device=18, is_running=lambda _: False)
-    watchlist.update(make_snapshot([make_mig_gpu(0, [make_process(3, 18, gpu_instance=9)], free=(39, 2))]))
-    gone = make_mig_gpu(0)
-    board = watchlist.update(make_snapshot([replace(gone, mig=gone.mig[:2])], time=2001.0))
-    (row,) = board.runs[0].rows
-    assert (row.ended_at, row.gpu.label, row.comparison.status) == (2001.0, "0:9", "ended")
-    watchlist.update(make_snapshot([make_mig_gpu(0, [make_process(3, 18, gpu_instance=9)])], time=2002.0))
-    lost = replace(make_mig_gpu(0, mig=None), processes=None)
-    board = watchlist.update(make_snapshot([lost], time=2003.0))
-    assert board.runs[0].rows[0].comparison.sentence == "its GPU cannot be read"

@@ -6,7 +6,6 @@ import shutil
 import pynvml
 import pytest
 from fake_driver import FakeGpu, FakeMig, FakeProcess
-from hypothesis import given, settings, strategies as st
 
 from vramtop.monitor.sources.nvml import memory, nvml_errors
 from vramtop.monitor.sources.nvml.device import MODE_INTERVAL_SECONDS, RETRY_LOST_SECONDS
@@ -390,26 +389,6 @@ def test_a_missing_library_is_reported(monkeypatch):
     with pytest.raises(NoDriverError, match=r"libnvidia-ml\.so\.1 was not found") as caught:
         NvmlSource().open()
     assert caught.value.exit_code == 3
-
-
-@given(
-    card=st.tuples(st.integers(GIB, 200 * GIB), st.floats(0, 0.3), st.floats(0.01, 1)),
-    sizes=st.lists(st.integers(1, 2 * GIB), max_size=6),
-)
-@settings(max_examples=50)
-def test_reported_figures_are_kept_and_add_up(driver, card, sizes):
-    total, reserved_share, used_share = card
-    reserved = int(total * reserved_share)
-    used = int((total - reserved) * used_share)
-    processes = [FakeProcess(4_000_000 + number, min(size, used // 6)) for number, size in enumerate(sizes)]
-    driver.gpus = [FakeGpu(total_bytes=total, reserved_bytes=reserved, used_bytes=used, processes=processes)]
-    source = NvmlSource()
-    gpu = read_one(source)
-    source.close()
-    assert (gpu.total_bytes, gpu.reserved_bytes, gpu.used_bytes) == (total, reserved, used)
-    assert gpu.reserved_bytes + gpu.used_bytes + gpu.free_bytes == gpu.total_bytes
-    assert gpu.attributed_bytes + gpu.unattributed_bytes == gpu.used_bytes
-    assert {p.pid: p.used_bytes for p in gpu.processes} == {p.pid: p.used_bytes for p in processes}
 
 
 def test_a_temporary_failure_of_memory_v2_leaves_a_gap_and_no_jump(driver, source):

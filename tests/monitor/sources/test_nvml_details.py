@@ -7,7 +7,7 @@ from waiting import until
 
 from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.snapshot.gpu_details import EccErrors, NvLinks, PcieLink, RemappedRows
-from vramtop.monitor.sources.nvml.details import COMPACT_INTERVAL_SECONDS, HEALTH_INTERVAL_SECONDS
+from vramtop.monitor.sources.nvml.details import COMPACT_INTERVAL_SECONDS
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.nvml.pci_device import pci_place
 
@@ -68,20 +68,6 @@ def test_all_details_of_the_gpu_that_is_shown(source, demand, clock):
     assert (details.vbios, details.compute_capability, details.bar1_used_bytes) == ("92.00.45.00.00", "8.0", 2**21)
     assert details.pci_address == "000a:02:00.0"
     assert details.faults == ()
-
-
-def test_what_stays_the_same_is_read_once_and_errors_rarely(driver, source, demand, clock):
-    demand.value = Demand(gpus={"GPU-0": "full"})
-    source.read()
-    driver.calls.clear()
-    source.read()
-    still_read = {name for name in driver.calls if driver.calls[name]}
-    once = {"VbiosVersion", "MaxClockInfo", "TemperatureThreshold", "MaxPcieLinkWidth", "NvLinkState", "TotalEccErrors"}
-    assert not {f"nvmlDeviceGet{name}" for name in once} & still_read
-    assert driver.calls["nvmlDeviceGetPcieThroughput"] == 2
-    clock.advance(HEALTH_INTERVAL_SECONDS)
-    source.read()
-    assert driver.calls["nvmlDeviceGetTotalEccErrors"] == 4
 
 
 def test_for_a_word_only_fans_and_reasons_are_read_and_rarely(driver, source, demand, clock):

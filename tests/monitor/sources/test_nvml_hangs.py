@@ -114,22 +114,6 @@ def test_a_gpu_that_recovers_is_read_as_before(driver, source, clock, three_gpus
     assert [gpu.read_at for gpu in source.read().gpus] == [1010, 1010, 1010]
 
 
-def test_a_late_reading_has_the_time_of_its_memory_figures(driver, source, clock, three_gpus):
-    source.open()
-    clock.advance(1)
-    driver.hang("nvmlDeviceGetTemperature", 1)  # queried after the memory
-    source.read()
-    clock.advance(20)
-    hang = driver.hang("nvmlDeviceGetMemoryInfo", 1)
-    driver.hangs.pop(("nvmlDeviceGetTemperature", 1)).set()
-    until(lambda: driver.calls["nvmlDeviceGetPowerUsage"] > 2)
-    until(lambda: source.read().gpus[1].total_bytes is not None)
-    gpu = source.read().gpus[1]
-    assert gpu.read_at == 1001
-    assert codes(gpu) == ["NO_ANSWER"]  # it hangs again
-    hang.set()
-
-
 def test_several_hanging_gpus_are_waited_for_together_and_each_is_named(driver, source, waits, three_gpus):
     driver.gpus += [FakeGpu(uuid=f"GPU-{number}") for number in range(3, 12)]
     source.open()

@@ -210,24 +210,6 @@ def test_no_process_holds_more_than_its_instance(driver, source, slots):
     assert (row.used_bytes, row.note) == (None, "reported memory exceeds the GPU's")
 
 
-def test_a_process_in_an_unlisted_instance_causes_a_new_read_of_the_layout(driver, source, slots):
-    driver.gpus = [FakeGpu(mig=slots)]
-    source.open()
-    read(source)
-    slots[2] = FakeMig("MIG-d", 11)
-    driver.gpus[0].processes = [FakeProcess(ME, GIB, gpu_instance=11)]
-    assert read(source).processes[0].gpu_instance is None
-    gpu = read(source)
-    assert ([device.uuid for device in gpu.mig][2], gpu.processes[0].gpu_instance) == ("MIG-d", 11)
-    driver.gpus[0].processes = [FakeProcess(ME, GIB, gpu_instance=13)]  # one that is never listed
-    read(source)
-    read(source)
-    listed = driver.calls["nvmlDeviceGetMaxMigDeviceCount"]
-    for _ in range(3):
-        read(source)
-    assert driver.calls["nvmlDeviceGetMaxMigDeviceCount"] == listed
-
-
 def test_a_reused_device_handle_is_detected_by_its_memory(driver, source, slots):
     driver.gpus = [FakeGpu(mig=slots)]
     source.open()

@@ -152,16 +152,3 @@ def test_the_end_of_a_recording_is_reported_once_and_final(sample):
     assert sampler.stop(DEADLINE_SECONDS)
     assert feed.log == ["open", "read", "read", "close"]
     assert errors.empty()
-
-
-def test_the_callback_may_stop_the_sampler():
-    done = threading.Event()
-
-    def stop(snapshot):
-        sampler.stop()
-        done.set()
-
-    sampler = Sampler(Feed([], last=make_snapshot([])), 0.05, stop, lambda error: None)
-    sampler.start()
-    assert done.wait(DEADLINE_SECONDS)
-    assert sampler.stop(DEADLINE_SECONDS)

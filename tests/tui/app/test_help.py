@@ -30,20 +30,6 @@ def test_every_key_in_the_footer_is_in_the_help(bindings: list[BindingType]) -> 
         assert binding.tooltip or binding.description in _SELF_EXPLANATORY or binding.group in explained
 
 
-@pytest.mark.parametrize(
-    ("titles", "first"),
-    [
-        (["vramtop"], "Keys"),
-        (["Attach", "vramtop"], "Keys of the attach screen"),
-        (["Step", "Fit check", "vramtop"], "Keys of the fit check screen"),
-    ],
-)
-def test_keys_of_the_current_screen_come_first(titles: list[str], first: str) -> None:
-    text = help_content(titles).plain
-    assert text.split("\n")[1] == first
-    assert text.count("Keys of the fit check screen") == text.count("Keys of the attach screen") == 1
-
-
 @pytest.mark.parametrize("title", ["", *(screen.title for screen in SCREENS if screen.keys)])
 def test_no_sentence_of_the_short_help_is_cut(title: str) -> None:
     keys, _, _ = HelpScreen([title], VramtopApp.BINDINGS).short().plain.partition("\n\n")

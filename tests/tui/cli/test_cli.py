@@ -13,9 +13,6 @@ from command_line import vramtop_in
 from json_schemas import valid_json
 from slow_cases import quick_every
 
-from vramtop.monitor.attach.read_run import read_run
-from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
-
 JOB = """
 name = "check"
 [model]
@@ -322,19 +319,6 @@ def test_attach_reads_a_running_process(vramtop: Vramtop, start_script) -> None:
     assert (report["status"], report["observed_bytes"]) == ("unknown", None)  # no GPU on the test machine
     assert report["budget"]["model"]["parameters"] == 494032768
     assert "--per_device_train_batch_size" in vramtop(*command).stdout
-
-
-@pytest.mark.slow
-def test_attach_uses_answers_saved_by_the_attach_screen(vramtop: Vramtop, start_script) -> None:
-    process = start_script(*QWEN)
-    SavedAnswers().save(run_key(read_run(process.pid)), {"training.sequence_length": 128})
-    command = ["attach", str(process.pid), "--json", "--method", "formula"]
-    told = valid_json("attach", vramtop(*command).stdout)
-    other = valid_json("attach", vramtop(*command, "--set", "training.sequence_length=512").stdout)
-    assert told["job"]["training"]["sequence_length"] == 128
-    assert told["evidence"]["training.sequence_length"].startswith("you, on ")
-    assert told["missing"] == []
-    assert other["job"]["training"]["sequence_length"] == 512
 
 
 def test_control_characters_never_reach_the_terminal(vramtop: Vramtop, tmp_path: Path, start_script) -> None:

@@ -12,7 +12,6 @@ from vramtop.tui.cli.commands.completion import FILES, FOLDER
 from vramtop.tui.cli.main import COMMANDS
 
 BASH = shutil.which("bash") or "bash"
-MAN = shutil.which("man")
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -63,19 +62,6 @@ def test_each_shell_has_each_command_and_flag(kind: str) -> None:
     assert all(command in script for command in COMMANDS)
     for flag in ("micro-batch", "replay", "timeout", "trust-remote-code"):
         assert f"{'-l ' if kind == 'fish' else '--'}{flag}" in script
-
-
-@pytest.mark.skipif(MAN is None, reason="man formats the page")
-def test_man_formats_the_page_without_a_warning() -> None:
-    done = subprocess.run(
-        [MAN or "man", "--warnings", "-l", str(FOLDER / FILES["man"])],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PATH": "/usr/bin:/bin", "MANWIDTH": "80", "LC_ALL": "C.UTF-8"},
-    )
-    assert not done.stderr
-    assert "--gradient-checkpointing" in done.stdout
 
 
 def test_dynamic_words_are_models_and_nothing_for_other_kinds() -> None:

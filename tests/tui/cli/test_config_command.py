@@ -55,23 +55,6 @@ def test_it_lists_every_setting_with_value_and_origin_at_80_columns(file, monkey
         assert any(line.startswith((f"  {key} ", f"[{setting.name}]")) for line in lines), setting.name
 
 
-def test_json_has_the_same(file: Path) -> None:
-    write(file, '[dashboard]\ncolumns = ["PID", "STATUS"]\n[estimates]\nmethod = "loud"\n')
-    code, out, err = vramtop("config", "--json")
-    assert code == 2
-    data = json.loads(out)
-    assert data["file"] == str(file)
-    found = {each["name"]: each for each in data["settings"]}
-    assert set(found) == {setting.name for setting in SETTINGS}
-    columns = found["dashboard.columns"]
-    assert (columns["value"], columns["origin"], columns["line"]) == (["PID", "STATUS"], "file", 2)
-    assert columns["environment"] == "VRAMTOP_DASHBOARD_COLUMNS"
-    assert found["estimates.method"]["value"] == "auto"
-    (problem,) = data["problems"]
-    assert (problem["setting"], problem["line"]) == ("estimates.method", 4)
-    assert problem["sentence"] in err
-
-
 def test_one_setting_is_printed_changed_and_removed(file: Path) -> None:
     assert vramtop("config", "dashboard.interval") == (0, "1\n", "")
     assert vramtop("config", "dashboard.interval", "2.5")[0] == 0

@@ -6,8 +6,6 @@ import io
 import json
 import os
 import pickle
-import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -274,25 +272,3 @@ def test_a_log_is_taken_for_one_of_this_machine_by_the_memory_of_its_gpu(gib, fl
         argparse.Namespace(gpu_type=flag), Job(model=ModelSpec(id="gpt2")), round(gib * 2**30)
     )
     assert (found and found.name, is_here) == (find_gpu(name).name if name else None, here)
-
-
-@pytest.mark.slow
-def test_reading_a_large_snapshot_is_shown_on_the_terminal() -> None:
-    recorder = Recorder()
-    for _ in range(30_000):
-        recorder.free(recorder.alloc(1, LOAD))
-    data = pickle.dumps(recorder.snapshot())
-    assert len(data) > 2 << 20
-    terminal, theirs = os.openpty()
-    command = [sys.executable, "-m", "vramtop.tui.cli", "explain", "-"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=theirs) as process:
-        os.close(theirs)
-        process.stdin.write(data[:-1])  # it waits for the end
-        process.stdin.flush()
-        shown = b""
-        while b"Ctrl-C cancels" not in shown:
-            shown += os.read(terminal, 1000)
-        assert re.search(rb"reading the snapshot: \d+ MB, \d+ s", shown)
-        out, _ = process.communicate(data[-1:], timeout=300)
-    os.close(terminal)
-    assert (process.returncode, b"no history" in out or b"GPU 0" in out) == (0, True)

@@ -45,20 +45,6 @@ def test_help_fits_80_columns_and_explains_each_flag(words: list[str]) -> None:
             assert line[28:].strip() or below.startswith("    "), line
 
 
-def test_flags_of_the_dashboard_are_in_groups_and_those_of_every_command_are_last() -> None:
-    sections = dict(_section(part) for part in vramtop("--help-all", code=0).out.split("\n\n"))
-    assert "--job" in sections["jobs"]
-    assert "--replay" in sections["recordings"]
-    assert "VRAMTOP_SSH" in sections["several hosts, over ssh"]
-    assert "VRAMTOP_PROMETHEUS_PASSWORD" in " ".join(sections["many hosts, from Prometheus"].split())
-    assert list(sections)[-2] == "flags of every command"
-    assert list(sections)[-1].startswith("Exit codes: 0 the dashboard was quit")
-    assert "--json" not in sections["flags"]
-    sections = dict(_section(part) for part in vramtop("history", "--help", code=0).out.split("\n\n"))
-    assert "--forget" in sections["flags"]
-    assert "--python" in sections["flags of every command"]
-
-
 def _section(part: str) -> tuple[str, str]:
     heading, _, rest = part.partition("\n")
     return heading, rest

@@ -64,13 +64,6 @@ def test_fits_on_a_described_machine(name: str) -> None:
     assert found["cards"] is None
 
 
-@pytest.mark.slow
-def test_of_many_gpus_the_first_are_listed() -> None:
-    words = ("gpt2", "--strategy", "ddp", "--set", "parallel.data_replicate=2000", "--gpu-type", "2000xh100")
-    found = valid_json("fit", run("fit", *words, "--method", "formula", code=None))
-    assert (len(found["gpus"]), found["gpus_total"], found["placement_total"]) == (1024, 2000, 2000)
-
-
 def test_settings_in_force_and_changed() -> None:
     whole = valid_json("config", run("config"))
     assert whole["file_exists"] is False

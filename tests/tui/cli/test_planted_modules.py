@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from json_schemas import valid_json
 
 from vramtop.tui.cli.main import COMMANDS
 
@@ -123,15 +122,6 @@ def facts(line: Sequence[str], answer: tuple[int, str, str]) -> object:
     if line[0] in ("--once", "attach", "record"):
         return code, errors
     return code, output
-
-
-@pytest.mark.slow
-def test_a_planted_json_is_not_run_and_the_interpreter_is_found(plants: Plants) -> None:
-    plants.plant()
-    code, output, errors = plants.run(("estimate", *DEFAULT_ARGUMENTS, "--json"), "CWD:.:JOBFOLDER:")
-    assert plants.found() == []
-    assert code == 0, errors
-    assert valid_json("estimate", output)["model"]["count"] == "exact"
 
 
 @pytest.mark.slow

@@ -13,8 +13,7 @@ from json_schemas import valid_json
 from slow_cases import quick_every
 
 from vramtop.monitor.preflight.check_result import CheckResult
-from vramtop.tui.draw.text_output import TextOutput
-from vramtop.tui.reports.preflight_text import preflight_lines, summary_line
+from vramtop.tui.reports.preflight_text import summary_line
 
 SECRET = "nvapi-0123456789"  # noqa: S105 - made up
 JOB = """
@@ -126,26 +125,6 @@ def test_environment_python_and_folders_are_taken_from_the_launch_line(preflight
     assert "A is set" in checks["Environment keys"]["found"]
     assert "WANDB_API_KEY is not set" in checks["Environment keys"]["found"]
     assert str(tmp_path / "out") in checks["Output folder"]["found"]
-
-
-def test_text_fits_80_columns_and_ascii_is_ascii(preflight: Preflight) -> None:
-    outcomes = (
-        CheckResult(name="NVIDIA driver", status="pass", found="driver 580.95 · 8 × H100"),
-        CheckResult(name="VRAM verdict", status="failure", found="needs 4 × 30 GiB " * 12, advice="quantize it " * 12),
-        CheckResult(name="Model access", status="warning", found="no answer", unknown=True, decisive=True),
-        CheckResult(name="Shared memory", status="skipped", found="x" * 300),
-    )
-    terminal = TextOutput(colour_depth="none", ascii_only=True, width=80)
-    lines = list(preflight_lines("llama-sft", outcomes, terminal))
-    assert all(line.isascii() and len(line) <= 80 for line in lines)
-    assert lines[2] == "+ pass     NVIDIA driver  driver 580.95 - 8 x H100"
-    assert any(line.startswith("? unknown  Model access") for line in lines)
-    assert lines[-1] == "1 failure, 1 unknown, 1 passed, 1 skipped: the job will fail"
-    coloured = "".join(preflight_lines("x", outcomes, TextOutput(colour_depth="true", ascii_only=False, width=100)))
-    assert "\x1b[1;31m✗ FAILURE" in coloured
-    ascii_only = preflight("job.toml", "--ascii").stdout
-    assert ascii_only.isascii()
-    assert "x FAILURE" in ascii_only
 
 
 def test_the_last_line_is_the_summary() -> None:

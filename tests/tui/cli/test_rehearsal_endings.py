@@ -80,15 +80,6 @@ def test_nothing_is_left_of_a_rehearsal_that_is_ended(name: str, environ: dict[s
 
 
 @pytest.mark.slow
-def test_the_line_of_a_failure_is_named_in_a_folder_of_any_name(environ: dict[str, str]) -> None:
-    Path("own/rehearsal").mkdir(parents=True)
-    Path("own/rehearsal/train.py").write_text("import torch\n[][1]\n")
-    command = [*REHEARSE, "--", sys.executable, "own/rehearsal/train.py"]
-    found = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
-    assert "at own/rehearsal/train.py:2: IndexError" in found.stderr.splitlines()[-1]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["--no-landlock"]])
 def test_a_program_is_rehearsed_in_a_container_and_changes_nothing(words: list[str], environ: dict[str, str]) -> None:
     if not words and not landlock.version():

@@ -123,17 +123,6 @@ def test_a_job_file_may_name_a_program(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_each_gpu_of_one_process_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text(
-        PROGRAM.replace(").cuda()\noptimizer", ").cuda()\nnet = torch.nn.DataParallel(net)\noptimizer")
-    )
-    Path("job.toml").write_text(f'[program]\ncommand = "{sys.executable} train.py"\ngpus = 2\n')
-    said = valid_json("fit", vramtop("fit", "job.toml", "--rehearse", "--gpu-type", "4090", "--json", code=0).out)
-    assert (len(said["placement"]), said["verdict"]) == (2, "fits")
-
-
-@pytest.mark.slow
 def test_who_asks_for_a_rehearsal_gets_one_and_others_the_one_that_is_kept(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(PROGRAM)

@@ -195,15 +195,6 @@ def test_settings_that_the_user_fills_in_are_no_reason_to_ask(folder, answer, ca
     assert "[Y/n]" not in capsys.readouterr().out
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("runs")
-def test_preflight_names_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["preflight", "--gpu-memory", "24", "--", str(folder / "python"), "train.py"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "vramtop could not read this job: the launch line names no model" in said
-    assert f"vramtop preflight --rehearse --gpu-memory 24GiB -- {folder}/python train.py rehearses it" in said
-
-
 @pytest.mark.parametrize("model", ["suno/bark", "nobody/whisper-hindi", "nobody/unheard-of", "./missing"])
 def test_a_model_that_is_not_known_is_no_reason_not_to_rehearse(model, folder, runs, capsys) -> None:
     (folder / "open.py").write_text(OPEN.replace("gpt2", model))

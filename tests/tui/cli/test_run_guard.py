@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -151,11 +150,3 @@ def test_a_command_that_cannot_be_started_leaves_the_signals_as_they_were() -> N
     err = vramtop("run", "--", "no-such-command", code=2).err
     assert "no-such-command: cannot be started: No such file or directory" in err
     assert [signal.getsignal(number) for number in numbers] == before
-
-
-@pytest.mark.slow
-def test_the_command_ends_by_a_closed_pipe_as_without_vramtop() -> None:
-    start = "import sys; from vramtop.tui.cli.main import main; main(sys.argv[1:])"
-    command = [sys.executable, "-c", start, "run", "--", "sh", "-c", "grep SigIgn /proc/self/status"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert not int(found.split()[1], 16) & 1 << (signal.SIGPIPE - 1)

@@ -18,7 +18,6 @@ from vramtop.estimator.job.settings import ModelSpec, Training
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import FinalCounters, ProcessCounters, WatchedJob
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.screens.attach.rank_table import RankTable
 from vramtop.tui.screens.crash import CrashScreen
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
 from vramtop.tui.screens.step.screen import StepScreen
@@ -110,15 +109,3 @@ async def test_the_snapshot_that_the_run_has_left_is_opened_by_itself(tmp_path: 
         assert "vramtop-oom-rank0-4711.pickle" in screen_text(app)
         await pilot.press("f5")
         await until_shown(pilot, lambda: isinstance(app.screen, StepScreen))
-
-
-@pytest.mark.slow
-async def test_enter_on_a_rank_of_the_attach_screen_explains_its_end() -> None:
-    app = crashed()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: has_ended(app))
-        await pilot.press("a")
-        await until_shown(pilot, lambda: "Enter explains it" in screen_text(app))
-        app.screen.query_one(RankTable).focus()
-        await pilot.press("enter")
-        await until_shown(pilot, lambda: isinstance(app.screen, CrashScreen))

@@ -196,15 +196,3 @@ def test_statuses_differ_without_colour() -> None:
         words = [mark.letter + mark.word for mark in marks.values()]
         assert len(set(words)) == len(words)
     assert len({mark.letter for mark in COMPONENTS.values()}) == len(COMPONENTS)
-
-
-@pytest.mark.slow
-async def test_without_colour_the_focus_is_visible() -> None:
-    app = open_app(colours="none")
-    async with app.run_test(size=(150, 50)) as pilot:
-        heard = await record_all_screens(pilot, ["textual-dark"])
-        heard["textual-dark"].drawn.clear()
-        app.listener = heard["textual-dark"]
-        app.screen.query("Choice").first().focus()
-        await pilot.pause(0.2)
-    assert any(style.reverse for style, _, _ in heard["textual-dark"].drawn)

@@ -115,16 +115,6 @@ def test_sigstop_does_not_break_the_terminal(demo) -> None:
     assert is_sane(dashboard)
 
 
-@pytest.mark.slow
-def test_without_mouse_support_mouse_reporting_stays_off(demo) -> None:
-    with_mouse, without = demo(), demo("--no-mouse")
-    for dashboard in (with_mouse, without):
-        dashboard.type("q")
-        assert dashboard.end() == 0
-    assert b"\x1b[?1000h" in with_mouse.written
-    assert not any(f"\x1b[?{mode}".encode() in without.written for mode in (1000, 1002, 1003, 1006, 1015, 1016))
-
-
 def test_standard_error_may_be_redirected(on_terminal) -> None:
     command = f"exec {sys.executable} -m vramtop.tui.cli --demo 2> /dev/null"
     dashboard = on_terminal("-c", command, program=("sh",))

@@ -63,26 +63,6 @@ async def test_every_other_size_shows_the_gpus_and_the_keys(app, size) -> None:
         await until_shown(pilot, lambda: "79.6" in "\n".join(lines(app)))
 
 
-@pytest.mark.slow
-async def test_a_screen_of_the_right_size_is_not_resized_again(app, monkeypatch) -> None:
-    async with app.run_test(size=(100, 30)) as pilot:
-        await until_shown(pilot, lambda: app.board)
-        dashboard = app.screen
-        for key in (None, "question_mark", "f", "ctrl+p", "g", "a"):
-            if key:
-                await pilot.press(key)
-                await until_shown(pilot, lambda: app.screen is not dashboard and not app._is_opening)
-            await pilot.pause(0.1)
-            resized: list[None] = []
-            with monkeypatch.context() as patch:
-                patch.setattr(app, "_repeat_size", lambda resized=resized: resized.append(None))
-                app.check_size()
-            assert resized == [], key
-            if key:
-                await pilot.press("escape")
-                await until_shown(pilot, lambda: app.screen is dashboard)
-
-
 async def test_a_screen_that_receives_an_older_size_last_gets_the_size_of_the_terminal(app) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await until_shown(pilot, lambda: app.board)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -250,18 +249,6 @@ def test_a_program_without_torch_is_refused_in_a_sentence(tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"train.py trains with jax; vramtop predicts and rehearses programs of torch"):
         read(tmp_path, text)
     assert read(tmp_path, "import jax\n" + HEAD + LOAD + TRAIN).findings
-
-
-def test_tasks_of_slurm_are_ranks(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(HEAD + LOAD + TRAIN)
-
-    def ranks(*words: str) -> Any:
-        reading = read_launch(["srun", *words, "python", "-u", "train.py"], environ={}, cwd=tmp_path)
-        return reading.value("parallel.data_replicate") or reading.missing
-
-    assert ranks("-p", "x", "--ntasks=8") == 8
-    assert ranks("--nodes", "2", "--ntasks-per-node", "4") == 8
-    assert "parallel.data_replicate" in ranks("--nodes", "$N", "--ntasks-per-node", "4")
 
 
 def test_a_configuration_that_is_not_opened_is_named(tmp_path: Path) -> None:

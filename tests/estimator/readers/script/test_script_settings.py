@@ -33,18 +33,6 @@ def read(folder: Path, script: str, *arguments: str, environ: dict[str, str] | N
     return read_launch(["python", "train.py", *arguments], environ=environ or {}, cwd=folder)
 
 
-def test_a_plain_script(tmp_path: Path) -> None:
-    reading = read(tmp_path, PLAIN)
-    job = reading.job()
-    assert (job.model.id, job.model.attention) == ("Qwen/Qwen2.5-7B", "flash_attention_2")
-    assert (job.training.micro_batch, job.training.sequence_length, job.training.gradient_accumulation) == (4, 2048, 8)
-    assert (job.training.precision, job.training.optimizer) == ("bf16", "paged-adamw-8bit")
-    assert job.lora is not None
-    assert (job.lora.rank, job.lora.targets) == (32, ["q_proj", "k_proj"])
-    assert reading.evidence()["training.optimizer"] == "train.py line 16: TrainingArguments(optim='paged_adamw_8bit')"
-    assert reading.missing == ()
-
-
 def test_an_option_of_a_library_that_is_false_is_false(tmp_path: Path) -> None:
     script = "from transformers import HfArgumentParser, TrainingArguments\n"
     script += "args, = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()\n"

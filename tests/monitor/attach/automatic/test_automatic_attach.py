@@ -13,9 +13,8 @@ from waiting import until
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.limits import Limit
 from vramtop.monitor.attach.automatic import read_job
-from vramtop.monitor.attach.automatic.automatic_attach import ENDED_RUN_SECONDS, AutomaticAttach
+from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
 from vramtop.monitor.attach.automatic.run_answer import ReadRequest
-from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import AttachProgress, Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.process_info import read_process
@@ -107,18 +106,6 @@ def test_an_incomplete_run_says_what_is_missing_and_never_diverges(machine, star
     assert "missing: sequence length" in row.comparison.sentence
 
 
-@pytest.mark.slow  # the worker is started twice
-def test_what_the_user_filled_in_before_completes_a_run(machine, start, script, flags) -> None:
-    words = flags(**LLAMA)[:-2]
-    pid = start([sys.executable, script(SLEEPS), *words])
-    first = machine()
-    board = first.read(pid)
-    key = board.processes[0].process.key
-    SavedAnswers().save(run_key(first.attach.known[key]), {"training.sequence_length": 4096})
-    run = machine().read(pid).runs[0]
-    assert (run.missing, run.job.training.sequence_length) == ((), 4096)
-
-
 def test_a_program_that_does_not_say_what_it_trains_is_no_run(machine, start, script) -> None:
     generates = (
         "from transformers import AutoModelForCausalLM\nAutoModelForCausalLM.from_pretrained('gpt2').generate()\n"
@@ -204,18 +191,3 @@ def test_a_run_that_is_dismissed_stays_dismissed(machine, start, script, flags) 
     here.read(pid)
     board = here.read(pid)
     assert (board.runs, board.processes[0].no_budget_reason) == ((), "left alone")
-
-
-@pytest.mark.slow  # a process has to end
-def test_an_ended_run_that_nobody_asked_for_is_dismissed_after_a_while(machine, start, script, flags) -> None:
-    pid = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
-    here = machine()
-    here.read(pid)
-    psutil.Process(pid).kill()
-    until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    assert here.show().runs[0].ended_at is not None
-    here.time += ENDED_RUN_SECONDS - 10
-    assert here.show().runs
-    here.time += 20
-    here.show()
-    assert here.show().runs == ()

@@ -4,14 +4,11 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
-from waiting import until
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.attach.automatic import automatic_attach
@@ -77,31 +74,6 @@ def test_a_pipe_of_the_command_ends_with_the_command() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, check=True, timeout=60)
     assert ran.stderr == b""
-
-
-@pytest.mark.slow
-def test_it_is_no_child_of_the_command_and_ends_without_a_driver(start: Callable[..., int], tmp_path: Path) -> None:
-    program = (
-        "import os, sys, time\n"
-        "from vramtop.monitor.attach.automatic.start_following import start_following\n"
-        "start_following(os.getpid(), os.environ)\n"
-        "try:\n    os.wait()\n    print('ready, with a child')\n"
-        "except ChildProcessError:\n    print('ready')\n"
-        "sys.stdout.flush(); time.sleep(600)\n"
-    )
-    pid = start([sys.executable, "-c", program])
-    name = "follow_program"
-
-    def followers() -> list[int]:
-        found = []
-        for process in psutil.process_iter(["cmdline"]):
-            words = process.info["cmdline"] or []
-            if str(pid) in words and any(name in word for word in words):
-                found.append(process.pid)
-        return found
-
-    until(lambda: not followers())
-    assert psutil.Process(pid).children() == []
 
 
 def test_what_hinders_it_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,5 @@
 """Budgets are replaced by traced ones while the machine is idle, and only where that runs nothing unsafe."""
 
-import itertools
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ from waiting import until
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.attach.automatic.idle_tracing import CHECK_SECONDS, IdleTracing, machine_is_idle
+from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing, machine_is_idle
 from vramtop.monitor.attach.automatic.run_answer import RunAnswer
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
@@ -116,33 +113,3 @@ def test_a_machine_is_idle_when_nothing_waits_for_a_processor(tmp_path: Path, li
     (tmp_path / "pressure" / "cpu").write_text(f"{line}\nfull avg10=0.00\n")
     assert machine_is_idle(1, tmp_path) == idle
     assert not machine_is_idle(2**60, tmp_path)
-
-
-def test_runs_are_added_on_one_thread_while_boards_are_observed_on_another(watchlist, monkeypatch) -> None:
-    runs = [run_of(watchlist, f"job{number}", number) for number in range(1, 50)]
-    times = itertools.count(0.0, 2 * CHECK_SECONDS)
-    tracing = IdleTracing(watchlist, is_idle=lambda: False, clock=lambda: next(times))
-    board, failures = watchlist.rebuild_board(), []
-
-    def observe() -> None:
-        try:
-            for _ in range(5000):
-                tracing.observe(board)  # type: ignore[arg-type]
-        except RuntimeError as error:
-            failures.append(error)
-
-    observer = threading.Thread(target=observe)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # threads take turns as often as they can
-    try:
-        observer.start()
-        while observer.is_alive():
-            for run in runs:
-                tracing.add(run, Attached(), None, None)  # type: ignore[arg-type]
-            for run in runs[::2]:
-                watchlist.dismiss_runs(run.pids)
-                watchlist.add_run(replace(run, missing=()))
-    finally:
-        sys.setswitchinterval(before)
-        observer.join()
-    assert not failures

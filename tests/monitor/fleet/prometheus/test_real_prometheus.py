@@ -84,23 +84,6 @@ def test_a_host_that_dies_is_silent_without_figures_and_comes_back(server, expor
     assert source.read().totals.silent_hosts == 0
 
 
-def test_a_host_that_dies_is_silent_though_another_reports_the_same_gpus(server, tmp_path: Path) -> None:
-    prometheus, names = server
-    source = PrometheusFleet(PrometheusClient(prometheus.url))
-    assert source.read().hosts == ()  # nothing yet; those that come are found at once
-    with exporters(tmp_path) as start:
-        words = ("--json", "--no-attach", "--interval", "0.5")
-        both = [start("--listen", name, *words).started() for name in names[:2]]  # the same GPU in both
-        until(lambda: [host.state for host in source.read().hosts] == ["live", "live"])
-        both[1].end(signal.SIGKILL)
-        until(lambda: source.read().totals.silent_hosts == 1)
-        for fleet in (source.read(), PrometheusFleet(PrometheusClient(prometheus.url)).read()):
-            ages = {host.state: fleet.age_seconds(host) for host in fleet.hosts}
-            assert ages.keys() == {"live", "silent"}
-            assert (fleet.totals.silent_hosts, fleet.totals.gpus.gpus) == (1, 1)
-            assert ages["silent"] is not None
-
-
 def test_a_prometheus_without_gpus_is_a_sentence(server, capsys) -> None:
     prometheus, _ = server
     assert main(["--prometheus", prometheus.url, "--once"]) == 3

@@ -108,23 +108,6 @@ def test_what_runs_a_program_is_taken_only_from_a_file_that_nobody_else_may_writ
     assert settings_in_force().values["hosts.ssh"] == "echo"
 
 
-def test_many_changes_at_once_are_all_kept(folders: Path) -> None:
-    changes = {f"dashboard.{name}": False for name in ("mouse", "read_only")} | {
-        "dashboard.view": "tree",
-        "dashboard.theme": "nord",
-        "hosts.ssh": "ssh -4",
-        "estimates.method": "exact",
-        "dashboard.columns": ("PID",),
-    }
-    threads = [threading.Thread(target=change_settings, args=({name: value},)) for name, value in changes.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    values = settings_in_force().values
-    assert {name: values[name] for name in changes} == changes
-
-
 def test_a_folder_that_cannot_be_written_is_said_and_nothing_is_lost(folders: Path) -> None:
     (folders / "config").write_text("a file where the folder would be")
     heard: list[str] = []

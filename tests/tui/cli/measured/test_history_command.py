@@ -130,26 +130,3 @@ def test_the_corrected_figure_is_used_and_says_so(tmp_path: Path, command: str) 
     assert found.keys() - {"learned"} == plain.keys()
     truth = machine.truth(TARGET, noisy=False).device_bytes or 0
     assert found["peak"]["low_bytes"] < truth < found["peak"]["high_bytes"]
-
-
-@pytest.mark.slow
-def test_a_failure_is_explained_beside_the_corrected_figure(tmp_path: Path) -> None:
-    machine, history, file, log = Machine(tokens=0.3), History(), tmp_path / "job.toml", tmp_path / "job.log"
-    for days in (1, 2, 4):
-        history.add(replace(machine.run(TARGET), time=time.time() - days * 86_400))
-    save_job(TARGET, file)
-    words = ("explain", str(log), "--job", str(file), "--method", "formula", "--json")
-    log.write_text(
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 "
-        "GiB of which 1.00 GiB is free. Including non-PyTorch memory, this process has 78.10 GiB memory in use. Of the "
-        "allocated memory 76.00 GiB is allocated by PyTorch, and 1.40 GiB is reserved by PyTorch but unallocated.\n"
-    )
-    anywhere = valid_json("explain", vramtop(*words)[1])
-    on_the_card = valid_json("explain", vramtop(*words, "--gpu-type", "h100")[1])
-    without = valid_json("explain", vramtop(*words, "--gpu-type", "h100", "--no-history")[1])
-    assert "learned" not in anywhere["budget"]
-    assert "learned" not in without["budget"]
-    assert on_the_card["budget"]["learned"]["runs"] == 3
-    assert "By its budget the job fits" in " ".join(without["compared"])
-    assert "By its budget the job fits" not in " ".join(on_the_card["compared"])
-    assert on_the_card["suggestions"]

@@ -50,15 +50,3 @@ def test_it_ends_when_nobody_reads(stream: Stream) -> None:
     process.stdout.readline()
     process.stdout.close()
     assert process.wait(60) == 0
-
-
-@pytest.mark.slow
-def test_a_rank_says_which_run_it_is_of(stream: Stream, start_python) -> None:
-    environ = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "node01", "MASTER_PORT": "29500"}
-    rank = start_python("print(flush=True); input()", env={**os.environ, **environ})
-    rank.stdout.readline()
-    output, _ = stream(1, 24, str(rank.pid), stdin=subprocess.DEVNULL).communicate(timeout=60)
-    (process,) = parse_stream_line(output.splitlines()[0]).gpus[0].processes or ()
-    assert process.pid == rank.pid
-    assert process.used_bytes == 10 * GIB
-    assert (process.facts.rank, process.facts.world_size, process.facts.master) == (3, 8, "node01:29500")

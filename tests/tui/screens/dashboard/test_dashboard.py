@@ -437,17 +437,6 @@ async def test_click_on_the_row_under_the_cursor_opens_it_in_every_column():
         await opened(pilot, "AttachScreen")
 
 
-async def test_light_theme_redraws_the_table_in_its_own_colours():
-    app = open_app([make_snapshot([make_gpu(0, [make_process(1, 60)])])], jobs={"qwen-7b-dpo": [1]})
-    async with on_first_board(app) as pilot:
-        table = app.screen.query_one(ProcessTable)
-        dark = table.render_line(1)
-        app.theme = "textual-light"
-        styles = [segment.style for segment in dark]
-        await until_shown(pilot, lambda: [segment.style for segment in table.render_line(1)] != styles)
-        assert dark.text == table.render_line(1).text
-
-
 @pytest.mark.slow
 async def test_pending_job_opens_with_f_and_is_replaced_when_pinned_again():
     app = open_app([make_snapshot([make_gpu(0)])], pending=["small"])

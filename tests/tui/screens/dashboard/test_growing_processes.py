@@ -70,20 +70,6 @@ async def test_a_process_that_ended_keeps_its_last_figure_marked_as_such() -> No
         await until_shown(pilot, lambda: not any(" 4711 " in line for line in screen_lines(pilot.app)))
 
 
-async def test_no_phase_claims_that_a_growing_run_is_steady() -> None:
-    leak = [20 + 0.02 * second for second in range(150)]
-    async with on_first_board(open_app(*[20.0] * 100, *leak, device=20), (200, 50)) as pilot:
-        app = pilot.app
-        await until_shown(pilot, lambda: any("↗ GROWING" in line for line in screen_lines(app)))
-        assert app.board.processes[0].comparison.phase == "steady"
-        await pilot.press("enter")
-        await until_shown(pilot, lambda: any("PHASE" in line for line in screen_lines(app)))
-        (rank,) = (line for line in screen_lines(app) if " 4711 " in line and "20." in line)
-        assert "↗ GROWING" in rank
-        assert "steady" not in rank
-        assert not any("· steady" in line for line in screen_lines(app))
-
-
 async def test_a_budget_that_rests_on_guesses_is_marked() -> None:
     async with on_first_board(open_app(20.0, device=62, missing=("training.micro_batch",)), (120, 40)) as pilot:
         await until_shown(pilot, lambda: any("incomplete" in line for line in screen_lines(pilot.app)))

@@ -86,18 +86,3 @@ async def test_a_launch_line_is_read_again_with_another_model_and_edits_stay(scr
         await until_shown(pilot, lambda: estimated(screen, OLD))
         assert screen.job == old
         assert "peft's default for llama" in remarks(screen)
-
-
-@pytest.mark.slow
-async def test_a_job_file_says_nothing_of_another_model(screen):
-    async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
-        await opened(pilot, screen, "job.toml")
-        await until_shown(pilot, lambda: estimated(screen, OLD))
-        assert field_row(screen, "training.trainable").value == ["lm_head"]
-        await retype(pilot, screen, "model.id", "gpt2")
-        await until_shown(pilot, lambda: estimated(screen, "gpt2"))
-        job = screen.job
-        assert (job.name, job.training.trainable, job.training.micro_batch) == (None, None, 2)
-        assert job.unsure.optimizer == "less"
-        assert field_row(screen, "training.trainable").value is None

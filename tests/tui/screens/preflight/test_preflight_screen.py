@@ -185,20 +185,6 @@ async def test_invalid_settings_are_reported_in_one_sentence():
         assert not rows(pilot.app)
 
 
-@pytest.mark.slow
-async def test_all_rows_can_be_reached_by_scrolling_at_80_by_24(make_screen):
-    checks = [fixed_check(f"Check{number}", "warning", found="words " * 40, advice="do " * 30) for number in range(8)]
-    async with ScreenHost(make_screen(*checks)).run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, lambda: "8 warnings: no check found" in text(pilot.app))
-        assert "Check0" in text(pilot.app)
-        assert "Check7" not in text(pilot.app)
-        await pilot.pause()
-        await pilot.press("end")
-        await until_shown(pilot, lambda: "Check7" in text(pilot.app))
-        assert "8 warnings" in text(pilot.app)
-        assert all(len(line) <= 80 for line in lines(pilot.app))
-
-
 async def test_a_real_run_on_a_described_machine_ends_with_the_summary_of_the_command(no_network):
     run = Run(output_dir="out", inference_endpoint="https://integrate.api.nvidia.com/v1")
     job = Job(name="real", model=JOB.model, target=JOB.target, run=run)

@@ -1,12 +1,10 @@
-import re
-
 import pytest
 from builders import make_budget
 
 from vramtop.estimator.budget import Budget, Components, PhaseMark, Timeline
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
-from vramtop.tui.draw.palette import COMPONENTS, ink_on
+from vramtop.tui.draw.palette import COMPONENTS
 from vramtop.tui.screens.step.step_graph import StepMemory, axis_rows, step_memory, step_rows, step_top_bytes
 
 
@@ -45,17 +43,6 @@ def test_a_cell_shared_by_two_components_is_split_or_given_to_the_larger():
     assert bottom[0].ground == COMPONENTS["activations"].colour
     assert (top[0].char, top[0].colour, top[0].ground) == ("▂", COMPONENTS["activations"].colour, None)
     assert text(step_rows(step(levels), width=1, height=2, top=32, outlined=True)) == ["_", "W"]
-
-
-def test_an_area_has_one_label_with_the_most_that_it_holds():
-    levels = [Components(weights=15 * GIB, activations=size * GIB) for size in (0, 4, 12, 8)]
-    drawn = step_rows(step(levels), width=48, height=10, top=30 * GIB)
-    shown = "\n".join(text(drawn))
-    assert re.findall(r"[a-z]+ [\d.]+", shown) == ["activations 12.0", "weights 15.0"]
-    (row,) = (row for row in drawn if "weights" in "".join(cell.char for cell in row))
-    at = "".join(cell.char for cell in row).index("w")
-    assert {cell.ground for cell in row[at : at + 12]} == {COMPONENTS["weights"].colour}
-    assert {cell.colour for cell in row[at : at + 12]} == {ink_on(COMPONENTS["weights"].colour)}
 
 
 def test_reserved_memory_and_gpu_size_are_lines():

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
-from screen_host import ScreenHost, opened, screen_lines, screen_text
+from screen_host import ScreenHost, screen_lines, screen_text
 from waiting import until_shown
 
 from vramtop.estimator.budget import Budget, Components, LargeTensor, PhaseMark, Timeline
@@ -18,8 +18,7 @@ from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
-from vramtop.tui.screens.fit.screen import FitCheckScreen
-from vramtop.tui.screens.step.screen import TRACING, StepScreen, show_step
+from vramtop.tui.screens.step.screen import StepScreen, show_step
 
 MODEL = "meta-llama/Llama-3.1-8B"
 JOB = Job(name="llama-8b-sft", model=ModelSpec(id=MODEL))
@@ -164,23 +163,3 @@ async def test_the_dashboard_reports_that_there_is_no_budget():
         await until_shown(pilot, lambda: app.board is not None)
         await pilot.press("t")
         await until_shown(pilot, lambda: any("no step to show" in said.message for said in app._notifications))
-
-
-async def test_the_step_opened_from_the_fit_check_is_redrawn_when_its_trace_arrives():
-    go = threading.Event()
-
-    def refine(job: Job) -> Budget:
-        assert go.wait(60)
-        return traced(job)
-
-    watchlist = Watchlist(estimate=make_budget)
-    async with opened(FitCheckScreen(watchlist, estimate=make_budget, refine=refine, initial=JOB)) as (screen, pilot):
-        await until_shown(pilot, lambda: "peak" in screen_text(pilot.app))
-        await pilot.press("f5")
-        await until_shown(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
-        await until_shown(pilot, lambda: TRACING[:20] in screen_text(pilot.app))
-        go.set()
-        await until_shown(pilot, lambda: "largest tensors" in screen_text(pilot.app))
-        await pilot.press("escape")
-        await until_shown(pilot, lambda: pilot.app.screen is screen)
-        assert "traced step" in screen_text(pilot.app)

@@ -67,21 +67,6 @@ def test_graph_line_includes_the_memory_of_other_processes():
     assert any("━━ expected, at most, plus 31" in line for line in lines)
 
 
-def test_a_steady_level_in_the_row_of_its_budget_is_flat_and_both_lines_are_named_where_they_are():
-    row = make_row(make_gpu(0, [make_process(1, 43)]), need=42)
-    shape = PanelShape(width=120, graph_height=9)
-    history = [(1_700.0 + at, 44 * GIB) for at in range(300)]
-    lines = drawn(row, shape, history=history)
-    (expected,) = (line for line in lines if "━━ expected" in line)
-    assert len(set(expected[12 : 10 + shape.bar_width])) == 1
-    assert "peak seen 44.0" in lines[3]
-    low = make_row(make_gpu(0, [make_process(1, 20)]), need=66)
-    lines = drawn(low, shape, history=[(1_700.0 + at, 21 * GIB) for at in range(300)])
-    (expected,), (most,) = ([line for line in lines if words in line] for words in ("━━ expected", "┄┄ at most"))
-    assert "━━━━━━" in expected[10:60]
-    assert "┄┄┄┄┄┄" in most[10:60]
-
-
 def test_unknown_total_shows_the_reason_and_the_memory_of_processes():
     gpu = replace(make_gpu(0, [make_process(1, 30)]), total_bytes=None, used_bytes=None, free_bytes=None)
     lines = drawn(make_row(gpu, need=30))

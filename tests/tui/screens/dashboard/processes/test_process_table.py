@@ -11,7 +11,7 @@ from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
 from vramtop.tui.draw.palette import STATUSES
 from vramtop.tui.screens.dashboard.process_cells import without_folder
 from vramtop.tui.screens.dashboard.process_columns import columns_for
-from vramtop.tui.screens.dashboard.process_rows import TableRow, in_order, matching, table_rows
+from vramtop.tui.screens.dashboard.process_rows import in_order, matching, table_rows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 
 
@@ -67,18 +67,6 @@ async def test_a_cursor_that_was_never_moved_stays_at_the_top():
 )
 def test_commands_are_shown_without_folders_and_python_options(command: str, shown: str) -> None:
     assert without_folder(command) == shown
-
-
-async def test_lines_out_of_sight_are_not_drawn(monkeypatch):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)) as pilot:
-        table = app.query_one(ProcessTable)
-        said: list[TableRow] = []
-        cell = TableRow.cell
-        monkeypatch.setattr(TableRow, "cell", lambda row, column: said.append(row) or cell(row, column))
-        table.show_board(make_board([make_gpu(0, [make_process(pid, 0.1) for pid in range(500)])]), width=120)
-        await pilot.pause()
-        assert len({row.key for row in said}) == 19
 
 
 async def test_keys_move_the_cursor_and_keep_it_in_sight():

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
 from screen_host import TableApp, on_first_board, table_of
-from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
@@ -116,17 +115,6 @@ async def test_the_cursor_stays_on_its_row_when_rows_move_or_are_folded_away():
         assert table.selected.row.process.pid == 13
 
 
-async def test_the_cursor_goes_to_the_run_when_its_process_is_no_longer_shown():
-    app = TableApp()
-    async with app.run_test(size=(120, 20)):
-        table = app.query_one(ProcessTable)
-        table.show_view("processes")
-        table.show_board(make_board(gpus()), width=120)
-        table.move_cursor(row=shown(table).index("22"))
-        table.show_view("runs")
-        assert table.selected.cells["PID"].text == "2 procs"
-
-
 async def test_a_filter_that_some_processes_match_unfolds_their_run_to_them():
     async with table_of(make_board(gpus())) as (table, _):
         for words, found in (
@@ -194,20 +182,6 @@ async def test_v_shows_the_next_view_which_is_kept_for_the_next_start():
     app = open_app(settings=dict(kept))
     async with app.run_test(size=(120, 40)):
         assert app.screen.query_one(ProcessTable).view == "processes"
-
-
-async def test_unfolding_a_run_makes_room_for_its_ranks():
-    watchlist = make_watchlist(make_run("tune", *RANKS), device=20)
-    app = VramtopApp(ScriptedSource([make_snapshot(gpus())]), watchlist, AppOptions(interval=0.25))
-    async with app.run_test(size=(120, 50)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None and app.screen.query_one(ProcessTable).row_count)
-        table = app.screen.query_one(ProcessTable)
-        await pilot.pause()
-        before = table.size.height
-        await pilot.press("right")
-        await until_shown(pilot, lambda: table.size.height > before)
-        await pilot.press("left")
-        await until_shown(pilot, lambda: table.size.height == before)
 
 
 @pytest.mark.parametrize(
