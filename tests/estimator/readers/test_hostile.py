@@ -21,7 +21,7 @@ from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.script.script_settings import read_script
 from vramtop.estimator.readers.source.data_files import read_table
 
-some = settings(max_examples=60)
+some = settings(max_examples=30)
 DEEP_SCRIPTS = ("x = " + "1+" * 50_000 + "1", "f(x" + ".a" * 50_000 + ")")
 """Nested more deeply than Python reads before 3.14."""
 AXOLOTL = "base_model: gpt2\nmicro_batch_size: 1\nsequence_len: 8\n"

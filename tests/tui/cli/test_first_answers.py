@@ -227,7 +227,6 @@ def test_a_range_that_says_nothing_is_no_verdict() -> None:
     first = vramtop("fit", *words, "--gpu-type", "b300", code=3).out.splitlines()[0]
     assert "CANNOT TELL" in first
     assert "GiB on each GPU; the warnings below name the reason" in first
-    assert "cards on which it fits" not in vramtop("fit", *words, code=3).out
 
 
 @pytest.mark.slow

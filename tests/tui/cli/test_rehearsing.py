@@ -204,14 +204,3 @@ def test_a_model_that_is_not_known_is_no_reason_not_to_rehearse(model, folder, r
     command = f"vramtop estimate --rehearse --gpu-type 4090 -- {folder}/python open.py"
     assert offered == f"vramtop: not rehearsed: {command} runs the program without a GPU"
     assert runs() == 0
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("runs")
-def test_preflight_asks_once_and_runs_it(folder, answer, capsys) -> None:
-    pytest.importorskip("torch")
-    answer("y\n")
-    main(["preflight", "--gpu-memory", "24", "--", str(folder / "python"), "train.py"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.count("Rehearse it for the exact figure") == 1
-    assert "(rehearsed)" in said

@@ -128,28 +128,3 @@ async def test_with_allow_actions_the_dashboard_is_that_of_a_terminal(tmp_path: 
         await page.until_received("Fit check", after=shown)
     finally:
         server.end()
-
-
-async def test_what_keeps_a_dashboard_from_starting_is_in_the_servers_terminal(tmp_path: Path, page: Browser) -> None:
-    server = Server(tmp_path, dashboard=("--replay", "missing.jsonl"))
-    try:
-        await page.open(server.address)
-        said = await asyncio.to_thread(server.process.stdout.readline)
-        assert "missing.jsonl: cannot be read" in said
-        await asyncio.to_thread(until, lambda: not server.dashboards)
-    finally:
-        server.end()
-
-
-async def test_a_dashboard_imports_nothing_from_the_folder_of_the_server(tmp_path: Path, page: Browser) -> None:
-    planted = tmp_path / "planted"
-    (planted / "vramtop").mkdir(parents=True)
-    for name in ("vramtop/__init__.py", "textual.py", "json.py"):
-        (planted / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
-    server = Server(tmp_path, cwd=planted)
-    try:
-        await page.open(server.address)
-        await figures_change(page, 1)
-    finally:
-        server.end()
-    assert not (tmp_path / "ran").exists()

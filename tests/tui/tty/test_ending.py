@@ -88,8 +88,10 @@ def test_nothing_is_written_before_the_start_and_after_the_end(on_terminal: Any)
     assert b"AssertionError" not in program.written
 
 
-@pytest.mark.parametrize("how", ["closed", "SIGHUP", "SIGTERM, then SIGCONT"])  # the last as timeout does
-@pytest.mark.parametrize("drawn", [False, True])
+@pytest.mark.parametrize(
+    ("how", "drawn"),
+    [("closed", False), ("SIGHUP", True), ("SIGTERM, then SIGCONT", False)],  # the last as timeout does
+)
 def test_a_terminal_that_goes_away_while_keys_come_leaves_no_crash_file(how, drawn, on_terminal, tmp_path) -> None:
     dashboard = on_terminal("--demo", environ={"XDG_DATA_HOME": str(tmp_path)})
     dashboard.wait_for("Quit" if drawn else "\x1b[?1049h")

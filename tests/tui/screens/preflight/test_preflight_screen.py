@@ -12,8 +12,7 @@ from builders import ScriptedSource, make_budget, make_gpu, make_snapshot
 from model_configs import llama_config
 from screen_host import ScreenHost, opened, screen_lines
 from slow_cases import first_quick
-from textual.app import App, ComposeResult
-from textual.screen import Screen
+from textual.app import App
 from textual.widgets import Input
 from waiting import until_shown
 
@@ -38,7 +37,7 @@ from vramtop.tui.background.preflight_run import PreflightProgress, PreflightReq
 from vramtop.tui.job.dialogs import OpenJobScreen
 from vramtop.tui.reports.preflight_text import summary_line
 from vramtop.tui.screens.fit.screen import FitCheckScreen
-from vramtop.tui.screens.preflight.mark import PreflightMark, mark_line
+from vramtop.tui.screens.preflight.mark import mark_line
 from vramtop.tui.screens.preflight.screen import PreflightScreen
 
 LLAMA = llama_config(hidden=64, mlp=128, layers=2, heads=4, vocab=256)
@@ -276,14 +275,6 @@ async def test_an_opened_launch_line_is_checked_unchanged(tmp_path: Path, monkey
         assert asked["launch"] is None
 
 
-async def test_f12_reports_that_there_is_no_job_yet():
-    screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget)
-    async with ScreenHost(screen).run_test(size=(120, 40), notifications=True) as pilot:
-        await pilot.pause()
-        await pilot.press("f12")
-        await until_shown(pilot, lambda: "There is no job to check" in text(pilot.app))
-
-
 def test_memory_that_running_jobs_will_still_take_is_not_free(no_network, monkeypatch: pytest.MonkeyPatch):
     snapshot = make_snapshot([make_gpu(0), make_gpu(1)])
     here = Machine(devices=device_capacities(snapshot, {}), snapshot=snapshot)
@@ -326,28 +317,3 @@ def test_the_mark_counts_failures_and_warnings_or_else_passed_checks():
     assert str(mark_line(progress_of(fixed_check("a"), fixed_check("b", "skipped")))) == "preflight: ✓ 1 passed · F12"
     assert str(mark_line(bad, stale=True)) == "preflight: ✗ 2 failures, 1 warning (with other settings) · F12"
     assert str(mark_line(None)) == "preflight: not run · F12"
-
-
-async def test_the_mark_shows_results_for_other_settings_and_a_click_opens_the_screen():
-    pressed: list[str] = []
-
-    class WithMark(Screen[None]):
-        def compose(self) -> ComposeResult:
-            yield PreflightMark()
-
-        def action_preflight(self) -> None:
-            pressed.append("preflight")
-
-    async with opened(WithMark(), size=(80, 24)) as (screen, pilot):
-        await pilot.pause()
-        assert lines(pilot.app)[0] == "preflight: not run · F12"
-        mark = screen.query_one(PreflightMark)
-        mark.show_progress(progress_of(fixed_check("a", "failure")), JOB)
-        mark.show_job(Job(name="other"))
-        await pilot.pause()
-        assert lines(pilot.app)[0] == "preflight: ✗ 1 failure (with other settings) · F12"
-        mark.show_job(JOB)
-        await pilot.pause()
-        assert lines(pilot.app)[0] == "preflight: ✗ 1 failure · F12"
-        await pilot.click(PreflightMark)
-        assert pressed == ["preflight"]
