@@ -6,7 +6,6 @@ from pathlib import Path
 import psutil
 import pytest
 from builders import make_gpu, make_process
-from model_configs import llama_config
 from slow_cases import first_quick
 from waiting import until
 
@@ -169,60 +168,6 @@ def test_a_probed_run_reports_settings_that_no_text_states(start, tmp_path: Path
         "the running Trainer (probe): per_device_train_batch_size"
     )
     assert attachment.reading.missing == ("training.sequence_length",)
-
-
-WRITES_FACTS = """\
-import json, os, sys, time, torch
-from transformers import AutoConfig, AutoModelForCausalLM, HfArgumentParser
-from transformers import Trainer, TrainerCallback, TrainingArguments
-(arguments,) = HfArgumentParser(TrainingArguments).parse_yaml_file(sys.argv[1])
-BLOCK_SIZE = 24
-class WritesFacts(TrainerCallback):
-    def on_step_end(self, args, state, control, model, optimizer, **kwargs):
-        while hasattr(optimizer, "optimizer"):
-            optimizer = optimizer.optimizer
-        facts = {"batch": args.per_device_train_batch_size, "accumulation": args.gradient_accumulation_steps,
-                 "optimizer": type(optimizer).__name__, "checkpointing": bool(model.is_gradient_checkpointing),
-                 "ranks": args.world_size, "weights": str(next(model.parameters()).dtype), "autocast": args.bf16}
-        with open(f"facts{os.environ['RANK']}.json", "w") as file:
-            json.dump(facts, file)
-        print("ready", flush=True)
-        time.sleep(120)
-model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("tiny"), dtype=torch.float32)
-ones = torch.ones(BLOCK_SIZE, dtype=torch.long)
-Trainer(model, arguments, train_dataset=[{"input_ids": ones, "labels": ones}] * 64, callbacks=[WritesFacts()]).train()
-"""
-TINY = llama_config(hidden=16, mlp=32, layers=1, heads=2, vocab=64, dtype="bfloat16")
-WRITTEN = """\
-output_dir: out
-per_device_train_batch_size: 3
-gradient_accumulation_steps: 2
-optim: adafactor
-bf16: true
-gradient_checkpointing: true
-use_cpu: true
-report_to: none
-max_steps: 2
-save_strategy: "no"
-"""
-
-
-@pytest.mark.slow
-@needs_torch
-def test_settings_that_are_read_match_those_of_a_real_trainer(start, tmp_path: Path) -> None:
-    (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY))
-    (tmp_path / "train.py").write_text(WRITES_FACTS)
-    (tmp_path / "x.yaml").write_text(WRITTEN)
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", "x.yaml"]
-    job = read_run(start(run, ready=2, HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")).reading.job()
-    facts = json.loads((tmp_path / "facts1.json").read_text())
-    assert (job.training.micro_batch, job.training.gradient_accumulation) == (facts["batch"], facts["accumulation"])
-    assert (job.training.optimizer, facts["optimizer"]) == ("adafactor", "Adafactor")
-    assert (job.training.activation_checkpointing == "full") == facts["checkpointing"]
-    assert (job.parallel.strategy, job.parallel.data_replicate) == ("ddp", facts["ranks"])
-    assert (job.training.precision, facts["weights"], facts["autocast"]) == ("bf16-mixed", "torch.float32", True)
-    assert (job.model.id, job.training.sequence_length) == (str(tmp_path / "tiny"), 24)
 
 
 RANKS = """\

@@ -195,16 +195,6 @@ def test_torchtune_registry_name(run: Run, site: Site, tmp_path: Path) -> None:
     assert found(read_run(pid), "training.sequence_length") == [601]
 
 
-def test_torchtune_distributed_recipe(run: Run, site: Site) -> None:
-    shipped = Path(site.program("recipes/configs/llama3_1/8B_lora.yaml"))
-    shipped.write_text(TUNE)
-    recipe = site.program("recipes/lora_finetune_distributed.py")
-    children = torchrun_workers([*PYTHON, recipe, "--config", str(shipped), "batch_size=6"], 2)
-    line = ["run", "--nproc_per_node", "2", "lora_finetune_distributed", "--config", "llama3_1/8B_lora", "batch_size=6"]
-    attachment = attach_from_every_process(run([*site.command("tune", children=children), *line], ready=2), ranks=2)
-    assert found(attachment, "training.micro_batch", "parallel.strategy", "parallel.data_shard") == [6, "fsdp2", 2]
-
-
 AUTOMODEL = """
 recipe: TrainFinetuneRecipeForNextTokenPrediction
 step_scheduler: {local_batch_size: 1, global_batch_size: 16}

@@ -71,17 +71,6 @@ def test_a_process_observed_from_its_start_has_phase_starts_from_its_context_on(
     assert [mark.phase for mark in only_run(board)[1].phase_starts] == ["started", "context", "loading", "warming_up"]
 
 
-def test_a_job_added_later_has_the_phase_starts_observed_before(machine: Machine) -> None:
-    machine.watchlist.dismiss_runs([KEY])
-    for used in (None, 2.6, 6.0, 10.0, 41.0):
-        assert machine.tick(used).runs == ()
-    machine.watchlist.add_run(WatchedJob(job=JOB, pids=(KEY,)))
-    board = machine.watchlist.rebuild_board()
-    assert board is not None
-    marks = [(mark.phase, mark.time) for mark in only_run(board)[1].phase_starts]
-    assert marks == [("started", 1000.0), ("context", 2001.0), ("loading", 2002.0), ("warming_up", 2003.0)]
-
-
 def test_a_run_that_has_ended_stays_until_it_is_dismissed(machine: Machine) -> None:
     for used in (41, 42, 40):
         machine.tick(used)

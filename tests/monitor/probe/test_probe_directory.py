@@ -247,17 +247,6 @@ def test_final_counters_include_a_failed_allocation_and_are_returned_once(start,
     assert probes.add_counters(done) == (done, ())
 
 
-def test_a_killed_process_has_final_counters_without_an_end(start, probes, clock):
-    process = start(TWO_DEVICES)
-    readings = gpus_with((process.pid, 1))
-    wait_for_counters(probes, clock, readings, lambda r: r[1].processes[0].counters.allocated_bytes)
-    process.kill()
-    process.wait()
-    _, (words,) = probes.add_counters([replace(reading, processes=()) for reading in readings])
-    assert (words.gpu, words.counters.allocated_bytes) == (1, 5 * MIB)
-    assert words.counters.ended is words.counters.error is None
-
-
 def test_an_unreadable_process_list_ends_no_process(start, probes, clock):
     process = start(TWO_DEVICES)
     readings = gpus_with((process.pid, 0))

@@ -170,17 +170,6 @@ def test_any_file_is_read_or_reported(tmp_path: Path, data: bytes) -> None:
         SavedAnswers(path).load("run")
 
 
-def test_a_user_without_a_home_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """platformdirs 4.4 raises where earlier ones gave a relative path."""
-
-    def no_home(_: str) -> str:
-        raise RuntimeError("could not determine the home directory")
-
-    monkeypatch.setattr("vramtop.monitor.storage.user_file.user_data_dir", no_home)
-    with pytest.raises(CannotTellError, match="set HOME or XDG_DATA_HOME"):
-        data_file("settings.json")
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_root_writes_nothing_where_another_user_leads_the_way(tmp_path: Path) -> None:
     for name, home in (("linked", tmp_path / "linked"), ("theirs", tmp_path / "theirs" / "vramtop")):

@@ -3,7 +3,6 @@
 import pytest
 from builders import make_budget
 from slow_cases import first_quick
-from textual.events import Resize
 from textual.geometry import Size
 from waiting import until_shown
 
@@ -61,19 +60,6 @@ async def test_every_other_size_shows_the_gpus_and_the_keys(app, size) -> None:
         await until_shown(pilot, lambda: app.board and "Enter Open" in lines(app)[-1])
         assert "gpubox-3" in lines(app)[0]
         await until_shown(pilot, lambda: "79.6" in "\n".join(lines(app)))
-
-
-async def test_a_screen_that_receives_an_older_size_last_gets_the_size_of_the_terminal(app) -> None:
-    async with app.run_test(size=(100, 30)) as pilot:
-        await until_shown(pilot, lambda: app.board)
-        await pilot.resize_terminal(132, 43)
-        await pilot.pause(0.5)  # as on a busy machine: after the repetition
-        heights: list[int] = []  # of every layout: the older one may be gone before the test looks
-        app.screen.screen_layout_refresh_signal.subscribe(
-            app.screen, lambda _: heights.append(len(lines(app))), immediate=True
-        )
-        app.screen.post_message(Resize(Size(74, 31), Size(74, 31)))
-        await until_shown(pilot, lambda: 31 in heights and heights[-1] == 43)
 
 
 def test_a_burst_of_resizes_on_a_real_terminal_ends_with_the_last_size(on_terminal) -> None:

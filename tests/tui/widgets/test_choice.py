@@ -68,22 +68,6 @@ async def test_the_mouse_selects_a_value_and_a_click_beside_the_list_changes_not
         assert app.heard == ["selective"]
 
 
-async def test_a_list_at_the_edge_of_the_screen_stays_on_it():
-    app = Host()
-    async with app.run_test(size=(40, 13)) as pilot:
-        app.query_one("#long").styles.margin = (11, 0, 0, 0)
-        app.query_one("#long").focus()
-        await pilot.pause()
-        await pilot.press("enter")
-        await pilot.pause()
-        listed = app.screen.query_one("OptionList").region
-        assert listed.y >= 0
-        assert listed.bottom <= 13
-        await pilot.press("down", "enter")
-        await pilot.pause()
-        assert app.heard == ["word 21"]
-
-
 async def test_the_value_is_drawn_with_a_sign_that_there_are_others():
     app = Host()
     async with app.run_test(size=(20, 12)):

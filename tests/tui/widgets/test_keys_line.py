@@ -1,18 +1,12 @@
 """The keys in the footer of a screen, and the memory that a closed screen leaves."""
 
-import gc
-from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
-from textual.widget import Widget
-from textual.widgets import Static
 from waiting import until_shown
 
-from vramtop.tui.tty.terminal_app import TerminalApp
 from vramtop.tui.widgets.keys_line import KeysLine
 
 
@@ -69,34 +63,3 @@ async def test_a_click_presses_the_key_and_opens_the_palette() -> None:
             assert app.said == said, x
         await pilot.click(KeysLine, offset=(55, 0))
         await until_shown(pilot, lambda: type(app.screen).__name__ == "CommandPalette")
-
-
-class Page(Screen[None]):
-    def compose(self) -> ComposeResult:
-        yield Static("a page", classes="page")
-        yield KeysLine()
-
-
-def pages() -> Iterator[Widget]:
-    return (each for each in gc.get_objects() if isinstance(each, Widget) and each.has_class("page"))
-
-
-def drawings() -> int:
-    """Return the number of widgets whose rendered lines are cached."""
-    return sum(type(each).__name__ == "StylesCache" for each in gc.get_objects())
-
-
-@pytest.mark.slow
-async def test_closed_screens_are_not_kept_in_memory() -> None:
-    app = TerminalApp(colours="true", ascii_only=False)
-    async with app.run_test(size=(60, 5)) as pilot:
-        kept = []
-        for _ in range(6):
-            await app.push_screen(Page())
-            await pilot.pause()
-            await app.pop_screen()
-            await pilot.pause()
-            gc.collect()
-            kept.append(drawings())
-        assert not list(pages())
-        assert kept[-1] <= kept[1]

@@ -275,6 +275,14 @@ async def test_an_opened_launch_line_is_checked_unchanged(tmp_path: Path, monkey
         assert asked["launch"] is None
 
 
+async def test_f12_reports_that_there_is_no_job_yet():
+    screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget)
+    async with ScreenHost(screen).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.pause()
+        await pilot.press("f12")
+        await until_shown(pilot, lambda: "There is no job to check" in text(pilot.app))
+
+
 def test_memory_that_running_jobs_will_still_take_is_not_free(no_network, monkeypatch: pytest.MonkeyPatch):
     snapshot = make_snapshot([make_gpu(0), make_gpu(1)])
     here = Machine(devices=device_capacities(snapshot, {}), snapshot=snapshot)
