@@ -2,10 +2,8 @@
 
 import ast
 import operator
-import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
@@ -18,7 +16,6 @@ from typing import Any, NamedTuple
 
 import pytest
 from json_schemas import valid_json
-from slow_cases import quick_every
 
 from vramtop.tui.cli.main import main
 
@@ -148,71 +145,6 @@ def test_what_the_pages_say_of_the_code_is_up_to_date(monkeypatch: pytest.Monkey
 
     for page in PAGES:
         assert page.read_text() == filled(page.read_text()), f"{page.name}: run `make reference`"
-
-
-LIMITS = {
-    "it trains with torchtitan, whose own command is its program": (
-        "llama-3.1-8b --framework torchtitan --method traced"
-    ),
-    "it splits stages, sequences or experts over GPUs": "llama-3.1-8b --pipeline 2 --method traced",
-    "with tensor parallelism, adapters have no plan": "llama-3.1-8b --tp 2 --lora --method traced",
-    "Megatron-FSDP has no setting in the Trainer": (
-        "llama-3.1-8b --set parallel.strategy=megatron-fsdp --gpus 8 --method traced"
-    ),
-    "it spreads the model over GPUs": "llama-3.1-8b --inference --tp 2 --method traced",
-    "its modules are placed by a device map": "llama-3.1-8b --set parallel.device_map=auto --method traced",
-    "the Trainer has no setting for activations on the host": (
-        "llama-3.1-8b --set training.activation_offload=true --method traced"
-    ),
-    "the Trainer steps after the backward pass": (
-        "llama-3.1-8b --set training.optimizer_in_backward=true --method traced"
-    ),
-    "it has no place for training.varying_lengths": (
-        "llama-3.1-8b --sft --set training.varying_lengths=true --method traced"
-    ),
-    "vramtop cannot trace vLLM's model code": "llama-3.1-8b --inference --inference-engine vllm --method traced",
-    "The parameter count is approximate": "qwen2.5-0.5b --set model.task=image-text-to-text --method formula",
-    "Batches are text only": "qwen2.5-0.5b --set model.task=image-text-to-text --method formula -v",
-    "the range allows for graph breaks and other partitions": "llama-3.1-8b --torch-compile --method formula",
-    "a rank whose experts get more tokens than average needs more memory than this figure": (
-        "mixtral-8x7b --framework torchtitan --fsdp 8 --set parallel.expert=8 --method formula"
-    ),
-    "the formula does not count them": "qwen3-30b-a3b --lora 16 --lora-targets all-linear --method formula",
-    "they are counted unquantized": "mixtral-8x7b --qlora --method formula",
-    "The figure assumes split blocks": "gpt-oss-20b --tp 8 --precision bf16 --method formula",
-    "not divide evenly over 3 tensor-parallel ranks": "llama-3.1-8b --tp 3 --method formula",
-    "The pipeline runs a 1F1B schedule over evenly distributed blocks": "llama-3.1-8b --pipeline 4 --method formula -v",
-    "the range allows for 0 to 4": "llama-3.1-8b --set training.optimizer=unknown --method formula",
-    "Some settings are not known (see the notes), so the range allows for activations missing or twice as large": (
-        "llama-3.1-8b --set unsure.activations=either --method formula"
-    ),
-    "4-bit weights are assumed to be stored in a floating type": "llama-3.1-8b --qlora --fsdp 8 --method formula",
-    "is not stated, so the newest is assumed": (
-        "llama-3.1-8b --precision bf16 --optim adamw-fused --sequence-length 4096 --method formula -v"
-    ),
-    "If batch lengths vary": (
-        "llama-3.1-8b --precision bf16 --optim adamw-fused --sequence-length 4096 --method formula -v"
-    ),
-    "exceeds the model's 131072 positions": "llama-3.1-8b --sequence-length 200000 --method formula",
-    "keeps unsharded gradients between micro-batches": (
-        "llama-3.1-8b --fsdp 8 --gradient-accumulation 4 --set parallel.sync_every_micro_batch=false --method formula"
-    ),
-}
-"""What the page of limits quotes, by ``vramtop estimate`` with these arguments."""
-
-
-def test_each_quotation_of_the_limits_is_tried() -> None:
-    page = " ".join((FOLDER / "limits.md").read_text().split())
-    assert set(re.findall("“(.*?)”", page)) == set(LIMITS)
-
-
-@pytest.mark.parametrize(("words", "arguments"), quick_every(14, list(LIMITS.items())))
-def test_a_limit_is_told_in_the_words_of_the_page(words: str, arguments: str, tmp_path: Path) -> None:
-    environ = {**os.environ, **{f"XDG_{name}_HOME": str(tmp_path) for name in ("CACHE", "CONFIG", "DATA", "STATE")}}
-    program = [sys.executable, "-m", "vramtop.tui.cli", "estimate", *shlex.split(arguments)]
-    done = subprocess.run(program, capture_output=True, text=True, env=environ, timeout=300, check=False)
-    assert done.returncode == (3 if "--method traced" in arguments else 0), done.stderr
-    assert words in " ".join((done.stdout + done.stderr).split())
 
 
 UNITS = {"s": 1, "min": 60, "GiB": 2**30, "MiB": 2**20, "%": 0.01, "steps": 1, "deviations": 1, "spans": 1}

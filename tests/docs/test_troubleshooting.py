@@ -1,6 +1,7 @@
-"""Every message that docs/troubleshooting.md quotes is one that the program prints."""
+"""Every message that docs/troubleshooting.md and the page of limits quote is one that the program prints."""
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ QUOTED = [
     for block in re.findall(r"^```\{ \.text \.messages \}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     for line in block.splitlines()
 ]
+LIMITS = " ".join((ROOT / "docs" / "explanation" / "limits.md").read_text(encoding="utf-8").split())
 _PLACEHOLDER = re.compile(r" ?<[a-z ]+>")
 
 
@@ -55,3 +57,21 @@ def test_every_quoted_message_exists(printed: set[str]) -> None:
     assert len(QUOTED) > 30
     stale = [message for message in QUOTED if not is_printed(message)]
     assert not stale, "no message is like these any more; correct or remove them:\n" + "\n".join(stale)
+
+
+def test_every_quotation_of_the_limits_exists(printed: set[str]) -> None:
+    quotations = re.findall("“(.*?)”", LIMITS)
+    assert len(quotations) > 20
+    assert not [each for each in quotations if not any(is_part_of(each, text.split("{}")) for text in printed)]
+
+
+def is_part_of(quotation: str, pieces: list[str]) -> bool:
+    """Whether a text with something between each two of its pieces contains the quotation."""
+    if any(quotation in piece for piece in pieces):
+        return True
+    for before, after in itertools.pairwise(pieces):
+        start = next((n for n in range(len(quotation), 7, -1) if before.endswith(quotation[:n])), 0)
+        end = next((n for n in range(len(quotation), 7, -1) if after.startswith(quotation[-n:])), 0)
+        if start + end > len(quotation) // 2:
+            return True
+    return False
