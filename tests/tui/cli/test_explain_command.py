@@ -1,7 +1,5 @@
 """``vramtop explain``: logs and snapshots from files and pipes, with a job and without, and bad input."""
 
-import argparse
-import contextlib
 import io
 import json
 import os
@@ -11,16 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_gpu, make_snapshot
 from command_line import vramtop
 from json_schemas import require_valid
 from memory_snapshots import LOAD, Recorder, training_crash
 
 from vramtop.estimator.crash.job_log import read_log
-from vramtop.estimator.job.gpu_catalogue import find_gpu
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.settings import ModelSpec
-from vramtop.tui.cli.commands import explain
 
 JOB = (
     "--job",
@@ -258,17 +251,3 @@ def test_a_host_out_of_memory_kill_asks_for_a_job_for_what_it_says_of_cpu_ram(tm
     out = " ".join(vramtop("explain", str(path), code=0).out.split())
     assert "The host ran out of memory" in out
     assert "changes that would have fit" not in out
-
-
-@pytest.mark.parametrize(
-    ("gib", "flag", "name", "here"),
-    [(79.6, None, "h100", True), (79.1, None, "h100", True), (40.0, None, None, False), (40.0, "l4", "l4", False)],
-)
-def test_a_log_is_taken_for_one_of_this_machine_by_the_memory_of_its_gpu(gib, flag, name, here, monkeypatch) -> None:
-    gpu = make_gpu(name="NVIDIA H100 80GB HBM3", total_bytes=round(79.6 * 2**30), reserved_bytes=2**29)
-    monkeypatch.setattr(explain, "open_source", contextlib.nullcontext)
-    monkeypatch.setattr(explain, "read_gpus", lambda _: make_snapshot([gpu]))
-    found, is_here = explain.gpu_of_failure(
-        argparse.Namespace(gpu_type=flag), Job(model=ModelSpec(id="gpt2")), round(gib * 2**30)
-    )
-    assert (found and found.name, is_here) == (find_gpu(name).name if name else None, here)

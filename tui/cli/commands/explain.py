@@ -16,8 +16,7 @@ from vramtop.estimator.crash.crash_file import read_crash_file, read_crash_strea
 from vramtop.estimator.crash.explanation import Explanation, explain_failure, failure_of_snapshot
 from vramtop.estimator.crash.records import CrashLog, Failure
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
-from vramtop.estimator.job.gpu_catalogue import Gpu, find_gpu, match_nvml_name
-from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job_file.changes import parse_assignment
 from vramtop.monitor.board.fit import check_fit
 
@@ -29,7 +28,6 @@ from ...job.would_fit import budget_of_what_ran, failed_gpu
 from ...reports.budget_text import closing_lines
 from ...reports.crash_text import explanation_lines, snapshot_lines
 from ..fitting.fit_check import Machine, advice_lines, advise, suggestions_json
-from ..fitting.machine_gpus import open_source, read_gpus
 from ..json_text import json_text
 from ..measured_runs import Correct, correction, estimate_job
 from ..progress import Progress
@@ -164,39 +162,9 @@ def _estimate(
     """Return the budget of the job, if it is known, and what corrects budgets by measured runs."""
     if loaded is None:
         return None, lambda budget: budget
-    gpu, here = gpu_of_failure(options, loaded.job, memory_bytes)
-    budget = estimate_job(options, loaded, gpu, memory_bytes, here=here)
-    return budget, correction(options, loaded.job, gpu, here=here)
-
-
-_SAME_SHARE = 0.01
-"""Tolerance: torch prints two decimals, and driver versions count the memory that they reserve differently."""
-
-
-def gpu_of_failure(options: argparse.Namespace, job: Job, memory_bytes: int | None) -> tuple[Gpu | None, bool]:
-    """Return the type of the GPU, if it is known, and whether it is taken for one of this machine's.
-
-    A log may come from anywhere, so that only a GPU of the same memory makes it one of this machine.
-
-    Args:
-        options: with ``--gpu-type``.
-        job: which may name the GPU that it is planned for.
-        memory_bytes: capacity of the GPU by the log or the snapshot; None: unknown.
-    """
-    if options.gpu_type:
-        return find_gpu(options.gpu_type), False
-    if job.target.gpu or memory_bytes is None:
-        return None, False
-    try:
-        with open_source() as source:
-            snapshot = read_gpus(source)
-    except CannotTellError:
-        return None, False
-    for gpu in snapshot.gpus:
-        totals = [size for size in (gpu.cuda_total_bytes, gpu.total_bytes) if size]  # with and without the reserve
-        if gpu.name and any(abs(size - memory_bytes) <= _SAME_SHARE * size for size in totals):
-            return match_nvml_name(gpu.name, gpu.total_bytes), True
-    return None, False
+    gpu = find_gpu(options.gpu_type) if options.gpu_type else None
+    budget = estimate_job(options, loaded, gpu, memory_bytes, here=False)
+    return budget, correction(options, loaded.job, gpu, here=False)
 
 
 def _would_fit(
