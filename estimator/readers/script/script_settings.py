@@ -18,7 +18,6 @@ from ..source.old_calls import OldCall
 from ..source.settings import Setting, SettingsLayer
 from ..trl.methods import method_of_class
 from .follow import BudgetSpentError, Reader
-from .layers import Layers
 from .models import Model, Part, models_in
 from .named_settings import (
     add_joined_cuts,
@@ -44,6 +43,7 @@ from .trained_model import (
     read_unsloth,
 )
 from .training import Arguments, TrainerObject
+from .unresolved import take_unresolved
 from .values import UNKNOWN
 
 _MAX_BYTES = 3 * 2**16
@@ -248,51 +248,52 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
         notes.doubt(doubt.sentence, key=key, asks=asks)
     no_lengths = doubt_unused_lengths(tree, reader)
     add_joined_cuts(tree, reader)
-    layers = _read_layers(tree, reader, no_lengths)
-    _read_optimizer(notes, model, layers)
+    calls = notes.hints
+    _add_options(tree, reader, no_lengths)
+    _read_optimizer(notes, model)
     unused: set[str] = set()
     if trained.name is not None:
-        layers.written["model_name_or_path"] = trained.name
+        notes.written["model_name_or_path"] = trained.name
     elif model is not None:
-        unused = read_model(model, notes, layers, certain=trained.certain)
+        unused = read_model(model, notes, certain=trained.certain)
     else:
         doubt_model(reader)
-    passed_over, elsewhere = decided_by_script(trained, notes, layers)
+    passed_over, elsewhere = decided_by_script(trained, notes)
     unused |= elsewhere
     given = options.find("model", uses=False)
     if given is not None and model is None and not notes.models and notes.find_config(str(given.value)) is None:
         unused.add("model")  # no library loads one by name, and none has the name: it is the script's
-    _doubt_unseen_model(notes, layers)
-    read_trainer_adapters(notes, layers)
-    if trained.certain and "model_name_or_path" in layers.written:
-        layers.assigned["model_name_or_path"] = layers.written["model_name_or_path"]
+    _doubt_unseen_model(notes)
+    read_trainer_adapters(notes)
+    if trained.certain and "model_name_or_path" in notes.written:
+        notes.assigned["model_name_or_path"] = notes.written["model_name_or_path"]
     if (varying := varying_lengths(tree, reader)) is not None:
-        layers.written["script_varying_lengths"] = varying
-    read_unsloth(notes, layers)
+        notes.written["script_varying_lengths"] = varying
+    read_unsloth(notes)
     if model is not None:
-        read_others(notes, model, layers)
+        read_others(notes, model)
     if not (notes.trains or notes.given or notes.trains_elsewhere):
         doubt_not_reached(tree, reader)
     doubts = notes.doubts()
     if any(doubt.asks and doubt.key == "model.id" for doubt in doubts):
-        layers.written.pop("model_name_or_path", None)
-        layers.assigned.pop("model_name_or_path", None)
+        notes.written.pop("model_name_or_path", None)
+        notes.assigned.pop("model_name_or_path", None)
     imported = [*imported_names(tree)]
     others = () if has_optimizer or "torch" in libraries else (each for each in _OTHER_FRAMEWORKS if each in libraries)
     if trained.certain:
-        infer_no_preparation(tree, model, notes, layers)
+        infer_no_preparation(tree, model, notes)
     known = {name for root, name in imported if root in _TRAINERS}
     known = {name for name in known if TRAINING_CONFIG.fullmatch(name) or method_of_class(name)}
     trainers = [name for root, name in imported if root == "trl" and name.endswith("Trainer")]
     unknown = next((name for name in trainers if method_of_class(name) is None), None)
-    unresolved = layers.split(notes.hints)
+    unresolved = take_unresolved(notes, calls)
     used = options.used | {key for key in options.declared if key not in options.given}
     computed = {*options.assigned, "target_modules"}  # whatever the flag of that name says
     is_open = options.is_open or not has_optimizer or may_parse_elsewhere(tree)
     return ScriptSettings(
-        assigned=layers.assigned,
-        written=layers.written,
-        hints={key: each for key, each in layers.hints.items() if each.value is not None},
+        assigned=notes.assigned,
+        written=notes.written,
+        hints={key: each for key, each in notes.hints.items() if each.value is not None},
         accelerate={**({} if notes.trainers else notes.own_loop), **notes.accelerate},
         called=frozenset(notes.called | (set() if has_optimizer else known)),
         old_calls=notes.old_calls,
@@ -314,9 +315,9 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
     )
 
 
-def _doubt_unseen_model(notes: Notes, layers: Layers) -> None:
+def _doubt_unseen_model(notes: Notes) -> None:
     """Ask for the model where a flag that nothing was seen to read names another one than the script."""
-    found = layers.written.get("model_name_or_path")
+    found = notes.written.get("model_name_or_path")
     if found is None:
         return
     for name, flag in notes.options.given.items():
@@ -325,30 +326,24 @@ def _doubt_unseen_model(notes: Notes, layers: Layers) -> None:
             notes.doubt(sentence, key="model.id", asks=True)
 
 
-def _read_layers(tree: ast.Module, reader: Reader, no_lengths: set[str]) -> Layers:
-    """Return the settings in options, names and the arguments of trainers, whichever model is trained."""
+def _add_options(tree: ast.Module, reader: Reader, no_lengths: set[str]) -> None:
+    """Add the settings in options, names and the arguments of trainers, whichever model is trained."""
     notes, options = reader.notes, reader.notes.options
     defaults = {name: each for name, each in options.defaults() if name not in no_lengths}
-    later = options.assigned
-    given = {
-        key: each for key, each in later.items() if key in options.given and options.given[key].value != each.value
+    later, given = options.assigned, options.given
+    cuts = longer_cuts(notes, defaults, no_lengths)
+    replaced = {key: each for key, each in later.items() if key in options.declared}
+    notes.hints = {**named_settings(tree, reader), **notes.hints, **defaults, **cuts, **replaced}
+    decided = {
+        key: each
+        for key, each in later.items()
+        if key not in options.declared or (key in given and given[key].value != each.value)
     }
-    layers = Layers(
-        written=dict(notes.written),
-        hints={**named_settings(tree, reader), **notes.hints, **defaults, **longer_cuts(notes, defaults, no_lengths)},
-        assigned={
-            **notes.assigned,
-            **dict(options.made_true()),
-            **{key: each for key, each in later.items() if key not in options.declared},
-            **given,
-        },
-    )
-    layers.hints |= {key: each for key, each in later.items() if key in options.declared}
+    notes.assigned = {**notes.assigned, **dict(options.made_true()), **decided}
     trainers = _one_training(notes)
     used = [each.arguments for each in trainers if each.arguments in notes.arguments] or notes.arguments
     for arguments in (*used, *(each for each in notes.arguments if each.name == "ModelConfig")):
-        layers.written = {**arguments.fields, **layers.written}
-    return layers
+        notes.written = {**arguments.fields, **notes.written}
 
 
 def _one_training(notes: Notes) -> list[TrainerObject]:
@@ -367,15 +362,15 @@ def _one_training(notes: Notes) -> list[TrainerObject]:
     return [first]
 
 
-def _read_optimizer(notes: Notes, model: Model | None, layers: Layers) -> None:
+def _read_optimizer(notes: Notes, model: Model | None) -> None:
     """Take the optimizer of the trained model."""
     of_model = next((each for each in notes.optimizers if model in {*models_in(each.given)}), None)
     optimizer = of_model or next(iter(notes.optimizers), None)
     if optimizer is None:
         return
-    layers.hints.setdefault("optim", optimizer.setting)
+    notes.hints.setdefault("optim", optimizer.setting)
     if of_model is not None:  # whatever a flag of that name says
-        layers.assigned["optim"] = optimizer.setting
+        notes.assigned["optim"] = optimizer.setting
     given = list(flat(optimizer.given))
     if given and all(isinstance(value, Part) and value.name and "?" not in value.name for value in given):
         sentence = f"{optimizer.where}: {optimizer.name} gets some parameters; its state is counted for all that train."

@@ -14,7 +14,6 @@ from ..source.versions import is_at_least
 from ..trl.methods import method_of_class
 from .configs import ModelConfig
 from .follow import Reader
-from .layers import Layers
 from .libraries import starts_training
 from .models import AdapterConfig, Model, QuantizationConfig, models_in
 from .notes import Notes
@@ -100,31 +99,31 @@ def doubt_not_reached(tree: ast.Module, reader: Reader) -> None:
         )
 
 
-def read_trainer_adapters(notes: Notes, layers: Layers) -> None:
+def read_trainer_adapters(notes: Notes) -> None:
     """Take the adapters that a trainer adds to the model that it loads itself, and the format that it loads it in."""
     for trainer in notes.trainers:
         if isinstance(trainer.quantization, QuantizationConfig) and not isinstance(trainer.model, Model):
-            layers.written = {**trainer.quantization.counted(), **layers.written}
+            notes.written = {**trainer.quantization.counted(), **notes.written}
         if isinstance(trainer.adapters, AdapterConfig) and not isinstance(trainer.model, Model):
             origin = f"{trainer.where}: {trainer.name}(peft_config=...)"
             adapters = {"use_peft": Setting(value=True, origin=origin), **trainer.adapters.counted()}
-            layers.written = {**adapters, **layers.written}
+            notes.written = {**adapters, **notes.written}
         elif trainer.adapters is None and isinstance(trainer.model, str | None) and method_of_class(trainer.name):
             origin = f"{trainer.where}: {trainer.name}(...) is given no adapters"
-            layers.assigned["use_peft"] = Setting(value=False, origin=origin)
+            notes.assigned["use_peft"] = Setting(value=False, origin=origin)
 
 
-def read_model(model: Model, notes: Notes, layers: Layers, *, certain: bool) -> set[str]:
+def read_model(model: Model, notes: Notes, *, certain: bool) -> set[str]:
     """Take what is known of the trained model; return the options that do not decide what their names say."""
     config = model.config
     source = model.source or (config.source if config is not None else None)
     if source is not None:
-        layers.written["model_name_or_path"] = source
+        notes.written["model_name_or_path"] = source
     settings = {**(config.settings if config is not None else {}), **model.settings}
     task = {"task": model.task} if model.task is not None else {}
-    layers.written = {**settings, **task, **layers.written}
-    layers.assigned.update(task)  # whatever a flag of that name is: mrpc, of GLUE's
-    layers.hints = {**model.hints, **layers.hints}
+    notes.written = {**settings, **task, **notes.written}
+    notes.assigned.update(task)  # whatever a flag of that name is: mrpc, of GLUE's
+    notes.hints = {**model.hints, **notes.hints}
     if model.frozen_at is not None:
         sentence = f"{model.frozen_at}: which parameters train is not read; "
         sentence += "those of the adapters are counted." if model.has_adapters else "all are counted."
@@ -133,23 +132,23 @@ def read_model(model: Model, notes: Notes, layers: Layers, *, certain: bool) -> 
         call.doubt(f"{call.name}(...) loads adapters; vramtop does not read their rank and layers.", key="lora.rank")
     if certain and not model.has_adapters and not model.changed_unseen:  # whatever options for adapters it has
         origin = f"{model.where}: the script attaches no adapters"
-        layers.assigned["use_peft"] = Setting(value=False, origin=origin, written=False)
+        notes.assigned["use_peft"] = Setting(value=False, origin=origin, written=False)
     methods = filter(None, map(method_of_class, notes.called))
     if "use_vllm" in model.hints and all(method.generation == "none" for method in methods):
         notes.doubt(f"{model.where}: fast_inference starts vLLM in this process, which is not counted.")
     if model.on_gpu is False and not notes.trainers and not notes.given:
         notes.doubt(f"{model.where}: the script puts the model on the CPU; it is counted as on a GPU.")
     if config is not None:
-        _read_config(model, config, notes, layers.written)
+        _read_config(model, config, notes)
     typed = settings.get("dtype") or settings.get("torch_dtype")
     if not certain or not model.is_read:
         return set()
     if typed is not None and typed.value is not UNKNOWN:  # whatever a flag of that name says
-        layers.assigned |= dict.fromkeys(_DTYPES, typed)
+        notes.assigned |= dict.fromkeys(_DTYPES, typed)
     return set() if typed is not None else {*_DTYPES}
 
 
-def infer_no_preparation(tree: ast.Module, model: Model | None, notes: Notes, layers: Layers) -> None:
+def infer_no_preparation(tree: ast.Module, model: Model | None, notes: Notes) -> None:
     """Note that nothing casts what is not quantized to fp32: the script does not, and only TRL's trainers do."""
     names = (getattr(node, "name", getattr(node, "id", getattr(node, "attr", ""))) for node in ast.walk(tree))
     if any(str(name).startswith("prepare_model_for") for name in names):
@@ -157,25 +156,25 @@ def infer_no_preparation(tree: ast.Module, model: Model | None, notes: Notes, la
     is_plain = bool(notes.trainers) and {trainer.name for trainer in notes.trainers} <= PLAIN_TRAINERS
     if is_plain and model is not None and model.has_adapters and not model.changed_unseen:
         origin = f"{model.where}: the script does not call prepare_model_for_kbit_training"
-        layers.hints.setdefault("kbit_preparation", Setting.default(False, origin))
+        notes.hints.setdefault("kbit_preparation", Setting.default(False, origin))
 
 
-def read_unsloth(notes: Notes, layers: Layers) -> None:
+def read_unsloth(notes: Notes) -> None:
     """Take the defaults of the configurations that unsloth puts in the place of TRL's, where it is imported first."""
     if notes.has_unsloth:
-        layers.written["script_unsloth"] = Setting.default(True, "the script trains with unsloth")
+        notes.written["script_unsloth"] = Setting.default(True, "the script trains with unsloth")
     methods = [method for each in notes.arguments if (method := method_of_class(each.name)) is not None]
     if notes.first_trainers != "unsloth" or not methods:
         return
     if is_at_least("trl", (0, 15), notes.versions):
-        layers.hints = {**library("unsloth").defaults("config"), **layers.hints}
+        notes.hints = {**library("unsloth").defaults("config"), **notes.hints}
     cuts = methods[0].generation == "none" and methods[0].name != "sft"
-    if cuts and "max_length" not in layers.written and "max_seq_length" in layers.hints:
+    if cuts and "max_length" not in notes.written and "max_seq_length" in notes.hints:
         sentence = "until 2025.5, unsloth leaves the trainer TRL's own max_length; that of the model is counted."
-        notes.doubt(f"{layers.hints['max_seq_length'].origin}: {sentence}", key="training.sequence_length")
+        notes.doubt(f"{notes.hints['max_seq_length'].origin}: {sentence}", key="training.sequence_length")
 
 
-def decided_by_script(trained: _Trained, notes: Notes, layers: Layers) -> tuple[set[str], set[str]]:
+def decided_by_script(trained: _Trained, notes: Notes) -> tuple[set[str], set[str]]:
     """Let what the script gives its trainer and its model count before its own flags.
 
     Both are known as a whole: without ``**table`` that only the running script knows. Return the flags that it gives
@@ -190,28 +189,28 @@ def decided_by_script(trained: _Trained, notes: Notes, layers: Layers) -> tuple[
         names |= {name for name in _OF_LOADING if name not in model.hints}
     by_trl = bool(arguments) and all(isinstance(each, Arguments) and method_of_class(each.name) for each in arguments)
     lengths = ("max_length", "max_seq_length") if by_trl else ()
-    for name in [each for each in layers.written if each in names or each in lengths]:
-        layers.assigned.setdefault(name, layers.written[name])
-    passed_over = names - layers.written.keys() - layers.assigned.keys()
+    for name in [each for each in notes.written if each in names or each in lengths]:
+        notes.assigned.setdefault(name, notes.written[name])
+    passed_over = names - notes.written.keys() - notes.assigned.keys()
     own = options.declared.keys() - options.used
     unused = {name for name in passed_over if name in _OF_LOADING or name in own}
     return unused, {name for name in passed_over if name in _BATCHES and name in options.declared} - unused
 
 
-def _read_config(model: Model, config: ModelConfig, notes: Notes, written: dict[str, Setting]) -> None:
+def _read_config(model: Model, config: ModelConfig, notes: Notes) -> None:
     """Take the config that the script makes or changes."""
     changed, table = config.changed(), config.table()
     if config.source is not None and set(changed) <= {"num_labels"}:
-        written.update({name: setting for name, setting in changed.items() if name not in written})
+        notes.written = {**changed, **notes.written}
     elif table is not None:
         origin = "; ".join(setting.origin for setting in changed.values()) or f"{model.where}: {model.label}"
-        written["script_model_config"] = Setting(value=table, origin=origin[:300])
+        notes.written["script_model_config"] = Setting(value=table, origin=origin[:300])
     else:
         for setting in changed.values():
             notes.doubt(f"{setting.origin} changes a model whose config was not found; this is not counted.")
 
 
-def read_others(notes: Notes, trained: Model, layers: Layers) -> None:
+def read_others(notes: Notes, trained: Model) -> None:
     """Note models beside the trained one that are not counted, or not as they are loaded."""
     given = [each for trainer in notes.trainers for each in trainer.others]
     by_trainer = any(each.ran for each in notes.trainers)  # a Trainer moves only its own models to the GPU
@@ -233,9 +232,9 @@ def read_others(notes: Notes, trained: Model, layers: Layers) -> None:
             notes.doubt(f"{model.where}: another model besides the trained one is not counted.", key="other_models")
     if held:
         origin = "; ".join(each.origin for each in held)
-        layers.written["script_other_models"] = Setting(value=[each.value for each in held], origin=origin)
+        notes.written["script_other_models"] = Setting(value=[each.value for each in held], origin=origin)
     if quantized:
-        layers.written["script_quantizes"] = Setting(value=quantized, origin="models that the script quantizes")
+        notes.written["script_quantizes"] = Setting(value=quantized, origin="models that the script quantizes")
 
 
 def _held(model: Model, config: Mapping[str, Any]) -> Setting:
