@@ -278,7 +278,6 @@ class VramtopApp(ThemedApp, BoardApp):
             self._set_board(latest)
             if self.attach is not None:
                 self.attach.observe(latest)
-            self._options.observe_runs(latest)
 
     def _set_board(self, board: Board) -> None:
         if self.board is None or board.snapshot is not self.board.snapshot:  # a rebuilt board is no newer
@@ -300,7 +299,6 @@ class VramtopApp(ThemedApp, BoardApp):
         board = self.watchlist.update(snapshot)
         if self.attach is not None:
             self.attach.observe(board)
-        self._options.observe_runs(board)
         if recorder := self._recorder:
             recorder.add(replace(snapshot, watched=self.watchlist.runs(), pending=self.watchlist.pending()))
         self.post_message(BoardUpdated(board))

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
-    from vramtop.monitor.board.board import Board
     from vramtop.monitor.storage.settings.schema import Value
 
     from ..background.job_estimates import EstimateFunction
@@ -53,9 +52,7 @@ class AppOptions:
     python: str | None = None
     """The interpreter given with ``--python``."""
     attach: AutomaticAttach | None = None
-    """Attaches to training processes by itself; None: this is not about this machine."""
-    observe_runs: Callable[[Board], None] = lambda _: None
-    """Called with each board on the sampler's thread, to measure the runs on it."""
+    """Attaches to training processes by itself and measures them; None: this is not about this machine."""
     read_only: bool = False
     """No process can be terminated from here."""
     preload_after: float | None = None

@@ -9,6 +9,8 @@ from vramtop.monitor.history.corrections import Corrections
 from vramtop.monitor.host.available_ram import available_host_memory
 from vramtop.monitor.storage.reservations import Reservations
 
+from .crash_report import save_fault
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
+    from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
 
 
 class Estimators:
@@ -26,11 +29,11 @@ class Estimators:
     Args:
         python: the interpreter that the user named; None: that of each job.
         corrects: correct estimates by the runs that were measured.
-        notify: receives a sentence if the history cannot be read.
+        notify: receives a sentence if the history cannot be read or written.
     """
 
     def __init__(self, python: str | None, *, corrects: bool, notify: Callable[[str], None]) -> None:
-        self._python = python
+        self._python, self._notify = python, notify
         self._corrections = Corrections(notify=notify) if corrects else None
         self.watchlist = Watchlist(  # a recorded machine has no reservations, and its RAM is unknown
             self.quick,
@@ -69,8 +72,29 @@ class Estimators:
         gpu, python = self._gpu_type(job), self._python or python
         return self._corrected(estimate(job, method="auto", gpu=gpu, python=python, environ=environ), environ)
 
-    def forget_measurements(self) -> None:
-        """Read the history again with the next estimate."""
+    def attach(self, options: argparse.Namespace, *, acts: bool = True) -> AutomaticAttach:
+        """Return what attaches to training processes by itself; where that is off, it only says what the others are.
+
+        Args:
+            options: of the command line.
+            acts: it also traces steps while the machine is idle, and measures the runs of this user.
+        """
+        from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
+        from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
+        from vramtop.monitor.history.run_recorder import RunRecorder
+
+        tracing = IdleTracing(self.watchlist, python=self._python, corrects=options.history)
+        recorder = RunRecorder(notify=self._notify, on_kept=self._forget_measurements)
+        return AutomaticAttach(
+            self.watchlist,
+            enabled=options.attach,
+            tracing=tracing if acts else None,
+            recorder=recorder if acts and options.history else None,
+            corrects=options.history,
+            on_bug=save_fault,
+        )
+
+    def _forget_measurements(self) -> None:
         if self._corrections is not None:
             self._corrections.forget_what_was_read()
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
 
     from ...board.watchlist import Watchlist
+    from ...history.run_recorder import RunRecorder
     from ...host.known_programs import KnownProgram
     from ..attachment import Attachment
     from .idle_tracing import IdleTracing
@@ -44,6 +45,7 @@ class AutomaticAttach:
         watchlist: receives the runs.
         enabled: False: nothing is read; processes are still named by their kind.
         tracing: replaces budgets by traced ones while the machine is idle; None: they stay.
+        recorder: keeps measurements of the runs; None: none are kept.
         corrects: correct budgets by the runs that were measured.
         on_change: called, on a thread of its own, when the watchlist has changed.
         on_bug: called, likewise, with the traceback of an unexpected failure.
@@ -56,6 +58,7 @@ class AutomaticAttach:
         *,
         enabled: bool = True,
         tracing: IdleTracing | None = None,
+        recorder: RunRecorder | None = None,
         corrects: bool = False,
         on_change: Callable[[], object] = lambda: None,
         on_bug: Callable[[str], object] = lambda _: None,
@@ -65,6 +68,7 @@ class AutomaticAttach:
         self.enabled = enabled
         """Read processes; they are named by their kind in any case."""
         self._tracing = tracing
+        self._recorder = recorder
         self._corrects = corrects
         self.on_change = on_change
         self._on_bug = on_bug
@@ -94,6 +98,8 @@ class AutomaticAttach:
         self.finished.set()
         if tracing is not None:
             tracing.on_change = self._changed
+        if recorder is not None:
+            recorder.facts = self.known.get
         watchlist.no_budget_reason, watchlist.attach_progress = self.reason_of, self.progress
 
     def start(self) -> None:
@@ -125,7 +131,9 @@ class AutomaticAttach:
         return AttachProgress(read=read, total=total)
 
     def observe(self, board: Board) -> None:
-        """Take note of the processes on a board, and read those that are new."""
+        """Take note of the processes on a board, read those that are new, and measure the runs."""
+        if self._recorder is not None:
+            self._recorder.observe(board)
         self._time, self._live = board.snapshot.time, board.snapshot.source.is_live
         if not self.enabled or not self._live:
             return

@@ -60,9 +60,8 @@ def follow(
         settings: of the job that the user has named, by dotted key.
     """
     watchlist = Watchlist(_estimate, is_running=is_running)
-    attach = AutomaticAttach(watchlist)
+    attach = AutomaticAttach(watchlist, recorder=recorder)
     attach.settings = settings or {}
-    recorder.facts = attach.known.get
     attach.start()
     family: dict[ProcessKey, bool] = {}
     after = 0
@@ -73,7 +72,6 @@ def follow(
             if snapshot is not None:
                 board = watchlist.update(_only(snapshot, lambda pid: command[0] in (pid, *ancestor_pids(pid)), family))
                 attach.observe(board)
-                recorder.observe(board)
             wait(SECONDS if not after else 1.0)
     finally:
         attach.close()

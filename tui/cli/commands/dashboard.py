@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.process_limit import require_threads
 from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
-from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
-from vramtop.monitor.history.run_recorder import RunRecorder
 from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.sources.host_load_source import HostLoadSource
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
@@ -27,16 +25,14 @@ from ...background.notices import Notices
 from ...draw.terminal_capabilities import is_dumb_terminal, prepare_textual
 from ...draw.text_output import detect_output, printable
 from ...tty.served import is_served
-from ..crash_report import crash_sentence, save_fault
+from ..crash_report import crash_sentence
 from ..display_options import display_filter
 from ..estimators import Estimators, pending_jobs
 from ..option_settings import settings_notices
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
-    from vramtop.monitor.board.watchlist import Watchlist
     from vramtop.monitor.sources.sampler import SnapshotSource
     from vramtop.monitor.storage.settings.in_force import SettingsInForce
 
@@ -76,11 +72,9 @@ def run(options: argparse.Namespace) -> int:
     if banner is None:  # set only now: jobs of the command line are not saved
         watchlist.on_pending_added, watchlist.on_pending_removed = pending.add, pending.remove
 
-    attach = _attach(options, watchlist) if banner is None else None
+    attach = estimators.attach(options, acts=not options.view_only) if banner is None else None
     if attach is None:
         AutomaticAttach(watchlist, enabled=False)  # says what the processes of the recording are
-    measures = banner is None and options.history and not options.view_only
-    recorder = _recorder(estimators, attach, notices.add) if measures else None
     sampler = EarlySampler(source, options.interval, watchlist.update)  # reads while Textual is being imported
     from ...app.app import VramtopApp
     from ...app.view_only_app import ViewOnlyApp
@@ -96,7 +90,6 @@ def run(options: argparse.Namespace) -> int:
         python=options.python,
         read_only=options.read_only,
         preload_after=_PRELOAD_SECONDS,
-        observe_runs=recorder.observe if recorder else lambda _: None,
         demand=demand,
         attach=attach,
     )
@@ -142,27 +135,6 @@ def run_app(app: VramtopApp, options: argparse.Namespace) -> int:
     if app.crash is not None:
         raise app.crash
     return app.return_code or 0
-
-
-def _attach(options: argparse.Namespace, watchlist: Watchlist) -> AutomaticAttach:
-    """Return what attaches to training processes by itself; where that is off, it only says what the others are."""
-    tracing = IdleTracing(watchlist, python=options.python, corrects=options.history)
-    return AutomaticAttach(
-        watchlist,
-        enabled=options.attach,
-        tracing=None if options.view_only else tracing,
-        corrects=options.history,
-        on_bug=save_fault,
-    )
-
-
-def _recorder(estimators: Estimators, attach: AutomaticAttach | None, notify: Callable[[str], None]) -> RunRecorder:
-    """Return what measures the runs of this user that are followed."""
-    return RunRecorder(
-        facts=lambda key: attach.known.get(key) if attach is not None else None,
-        notify=notify,
-        on_kept=estimators.forget_measurements,
-    )
 
 
 def _print_once(options: argparse.Namespace) -> int:

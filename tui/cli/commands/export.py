@@ -101,25 +101,12 @@ def _sampler(
     log: _Log,
 ) -> Sampler:
     """Return the sampler, which keeps the latest board; what attaches to runs and measures them follows it."""
-    from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
-    from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
-    from vramtop.monitor.history.run_recorder import RunRecorder
     from vramtop.monitor.snapshot.faults import NO_DRIVER
     from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
     from vramtop.monitor.sources.optional_gpus import OptionalGpuSource
     from vramtop.monitor.sources.sampler import Sampler
 
-    watchlist = estimators.watchlist
-    attach = AutomaticAttach(
-        watchlist,
-        enabled=options.attach,
-        tracing=IdleTracing(watchlist, python=options.python, corrects=options.history),
-        corrects=options.history,
-        on_bug=save_fault,
-    )
-    recorder = None
-    if options.history:
-        recorder = RunRecorder(facts=attach.known.get, notify=log.say, on_kept=estimators.forget_measurements)
+    watchlist, attach = estimators.watchlist, estimators.attach(options)
 
     def take(snapshot: Snapshot) -> None:
         board = watchlist.update(snapshot)
@@ -127,8 +114,6 @@ def _sampler(
         facts.keep_only(key for run in board.runs for key in run.pids)
         log.faults(_whole_faults(snapshot))
         attach.observe(board)
-        if recorder is not None:
-            recorder.observe(board)
 
     def fail(error: VramtopError) -> None:
         latest.fail(NO_DRIVER)

@@ -33,8 +33,6 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
         nonlocal count
         board = watchlist.update(snapshot)
         attach.observe(board)
-        if recorder is not None:
-            recorder.observe(board)
         # an error ends the sampler, which passes it to fail()
         writer.write(replace(snapshot, watched=watchlist.runs()))
         count += 1
@@ -44,8 +42,8 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
         stop.set()
 
     watchlist = Watchlist(quick_estimate)
-    attach = AutomaticAttach(watchlist, enabled=options.attach, on_bug=save_fault)
-    recorder = RunRecorder(facts=attach.known.get) if options.history else None
+    recorder = RunRecorder() if options.history else None
+    attach = AutomaticAttach(watchlist, enabled=options.attach, recorder=recorder, on_bug=save_fault)
     source = NvmlSource()
     source.open()  # without a driver this raises before a file is created
     source.close()

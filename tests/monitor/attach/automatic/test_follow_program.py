@@ -36,12 +36,13 @@ def test_the_processes_of_the_command_alone_are_followed_to_their_end(command, t
     seen: list[set[int]] = []
 
     class Attach(automatic_attach.AutomaticAttach):
-        def __init__(self, watchlist: Any) -> None:
-            super().__init__(watchlist, enabled=False)
+        def __init__(self, watchlist: Any, *, recorder: RunRecorder) -> None:
+            super().__init__(watchlist, enabled=False, recorder=recorder)
             watchlist.add_run(WatchedJob(job=job, pids=(command,)), make_budget(job))
 
         def observe(self, board: Any) -> None:
             assert self.settings == settings
+            super().observe(board)
             seen.append({row.process.pid for row in board.processes})
 
     monkeypatch.setattr("vramtop.monitor.attach.automatic.follow_program.AutomaticAttach", Attach)
