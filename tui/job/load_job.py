@@ -23,7 +23,7 @@ from vramtop.estimator.model.read_architecture import read_architecture
 from .flags.job_flags import flags_by_key
 from .flags.settings import FlagSettings, settings_of_flags, with_method
 from .loaded_job import LoadedJob
-from .program_job import named_program
+from .program_job import if_rehearsable, named_program
 from .read_job import (
     JOB_SUFFIXES,
     PROGRAM_SUFFIXES,
@@ -87,17 +87,10 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
 
 def _as_program(options: argparse.Namespace, launch: Sequence[str] | None) -> LoadedJob | None:
     """Return what ``--rehearse`` would run, without the flags that describe a job; None: nothing of Python's."""
-    from vramtop.estimator.trace.python_command import python_command
-
     again = copy(options)
     again.rehearse, again.flags = True, []
     again.set = [text for text in options.set if text.startswith(_OF_PROGRAMS)]
-    with contextlib.suppress(InputError, CannotTellError):
-        loaded = _load_as_asked(again, launch)
-        if (program := loaded.job.program) is not None:
-            python_command(program.words, os.environ, program.python, folder=program.folder)
-            return loaded
-    return None
+    return if_rehearsable(lambda: _load_as_asked(again, launch))
 
 
 _COPIED_WEIGHTS = (

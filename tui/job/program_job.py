@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.paths import current_folder
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import Program
@@ -16,7 +18,7 @@ from .read_job import JOB_SUFFIXES, PROGRAM_SUFFIXES, from_file, in_shell_script
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 def named_program(options: argparse.Namespace, launch: Sequence[str] | None) -> LoadedJob:
@@ -71,6 +73,18 @@ def program_job(words: Sequence[str], *, folder: str | None = None) -> LoadedJob
     """Return the job of a command that is to be rehearsed in a folder; None: the current one."""
     program = Program(command=shlex.join(words), folder=folder or current_folder())
     return LoadedJob(job=Job(program=program), place=COMMAND_LINE, origins={"program.command": "as you gave it"})
+
+
+def if_rehearsable(find: Callable[[], LoadedJob]) -> LoadedJob | None:
+    """Return the job of a program that a function finds, if it is one of Python's; None: it cannot be rehearsed."""
+    from vramtop.estimator.trace.python_command import python_command
+
+    with contextlib.suppress(InputError, CannotTellError, ValueError):
+        loaded = find()
+        if (program := loaded.job.program) is not None:
+            python_command(program.words, os.environ, program.python, folder=program.folder)
+            return loaded
+    return None
 
 
 def rehearsing(command: str | None) -> str:

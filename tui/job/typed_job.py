@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import re
 import shlex
 from pathlib import Path
@@ -22,7 +20,7 @@ from .flags.settings import settings_of_flags
 from .flags.words import normal_words
 from .load_job import load_from_options
 from .loaded_job import LoadedJob
-from .program_job import program_job, program_of_file, program_of_script
+from .program_job import if_rehearsable, program_job, program_of_file, program_of_script
 from .read_job import JOB_SUFFIXES, NO_MODEL, PROGRAM_SUFFIXES, from_file, from_launch_line, from_model, is_shell_script
 from .usual_sizes import with_sizes
 
@@ -64,7 +62,7 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
     if path.suffix in JOB_SUFFIXES and (is_file(path) or len(text.split()) == 1):
         return with_sizes(from_file(path, changes))
     if is_file(path) and is_shell_script(path):
-        return _with_program(from_launch_line([str(path)], changes), [str(path)])
+        return _read_or_rehearsed(shlex.quote(str(path)), changes)
     if path.suffix in PROGRAM_SUFFIXES and is_file(path):
         return _read_or_rehearsed(shlex.join(["python", unquoted]), changes)
     if len(text.split()) > 1 and not is_folder(path):
@@ -153,37 +151,20 @@ def _program_words(text: str) -> list[str]:
 
 
 def _read_or_rehearsed(text: str, changes: Mapping[str, Any]) -> LoadedJob:
-    """Return the job of a launch line; of one whose model cannot be read, the program's rehearsal if it is Python's."""
-    from vramtop.estimator.trace.python_command import python_command
-
-    read: LoadedJob | InputError
+    """Return the job of a launch line, with its program if that can be rehearsed; of one without a model the latter."""
+    words = _program_words(text)
+    program = if_rehearsable(lambda: program_of_script(words) or program_job(words))
     try:
         read = from_launch_line([text], changes)
     except InputError as error:
-        read = error
-    if isinstance(read, InputError) or "model.id" in read.missing:
-        with contextlib.suppress(InputError, ValueError):
-            words = _program_words(text)
-            python_command(words, os.environ)
-            why = read.message if isinstance(read, InputError) else NO_MODEL.format("the launch line")
-            return replace(program_job(words), unread=why)
-    if isinstance(read, InputError):
-        raise read
-    return _with_program(read, _program_words(text))
-
-
-def _with_program(loaded: LoadedJob, words: Sequence[str]) -> LoadedJob:
-    """Return the job read from a launch line, together with its program if that can be rehearsed."""
-    from vramtop.estimator.trace.python_command import python_command
-
-    if loaded.job.is_served:
-        return loaded
-    with contextlib.suppress(InputError):
-        job = (program_of_script(words) or program_job(words)).job
-        if (program := job.program) is not None:
-            python_command(program.words, os.environ, folder=program.folder)
-            return replace(loaded, program=job)
-    return loaded
+        if program is None:
+            raise
+        return replace(program, unread=error.message)
+    if program is None or read.job.is_served:
+        return read
+    if "model.id" in read.missing:
+        return replace(program, unread=NO_MODEL.format("the launch line"))
+    return replace(read, program=program.job)
 
 
 _GIVEN = "you"
