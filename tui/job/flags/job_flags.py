@@ -8,20 +8,8 @@ from typing import Any
 from vramtop.estimator.job.field_help import is_switch
 from vramtop.estimator.job.job_file.table_fields import job_keys
 
-from .familiar import FAMILIAR_FLAGS, FamiliarFlag
+from .familiar import FAMILIAR_FLAGS, IGNORED_FLAGS, IGNORED_SWITCHES, FamiliarFlag
 
-IGNORED_SWITCHES = (
-    *("--tf32", "--packing", "--group-by-length", "--do-train", "--do-eval", "--overwrite-output-dir", "--push-to-hub"),
-)
-"""Ignored flags that may stand without a value."""
-IGNORED_FLAGS = (
-    *("--learning-rate", "--lr", "--num-train-epochs", "--epochs", "--num-epochs", "--max-steps", "--warmup-steps"),
-    *("--warmup-ratio", "--weight-decay", "--lr-scheduler-type", "--seed", "--logging-steps", "--save-steps"),
-    *("--eval-steps", "--max-grad-norm", "--lora-alpha", "--quant-type", "--dataset", "--num-generations"),
-    *("--dataset-name", "--run-name", "--save-strategy", "--logging-strategy", "--dataloader-num-workers"),
-    *IGNORED_SWITCHES,
-)
-"""All ignored flags; a value follows each that is no switch."""
 TRUST_KEY = "model.trust_remote_code"
 """The key whose flag is that of transformers' own scripts."""
 _KEYS_WITHOUT_FLAG = ("name", "model.id", "model.config", "other_models", "target.gpu", "target.devices")

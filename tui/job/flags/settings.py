@@ -12,8 +12,8 @@ from vramtop.estimator.job.job_file.changes import check_value, with_changes
 from vramtop.estimator.job.rules.strategies import HALF, STRATEGIES
 from vramtop.estimator.job.settled import USUAL_LORA_RANK
 
-from .familiar import CHECKPOINTING, FAMILIAR_FLAGS, OFFLOAD, FamiliarFlag
-from .job_flags import IGNORED_FLAGS, job_flags, value_alone
+from .familiar import FAMILIAR_FLAGS, IGNORED_FLAGS, FamiliarFlag
+from .job_flags import job_flags, value_alone
 from .values import (
     AMP,
     BITS,
@@ -48,6 +48,7 @@ from .values import (
 _PRECISION, _AUTOCAST = "training.precision", "lora.autocast"
 _SHARD, _REPLICATE, _STRATEGY = "parallel.data_shard", "parallel.data_replicate", "parallel.strategy"
 _MICRO_BATCH, _ACCUMULATION = "training.micro_batch", "training.gradient_accumulation"
+_CHECKPOINTING, _OFFLOAD = "training.activation_checkpointing", "training.activation_offload"
 
 
 class FlagSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,8 +165,8 @@ def settings_of_flags(
                 found[key] = (value, flag)
             elif before != value:
                 raise _contradiction(before_flag, flag, key.rpartition(".")[2].replace("_", " "))
-    if CHECKPOINTING in found:
-        weak.pop(OFFLOAD, None)  # --unsloth offloads what its own checkpointing saves
+    if _CHECKPOINTING in found:
+        weak.pop(_OFFLOAD, None)  # --unsloth offloads what its own checkpointing saves
     found = {**weak, **found}
     remarks += _version_of_fsdp(found, gpus)
     values = {key: value for key, (value, _) in found.items()}
@@ -259,7 +260,7 @@ def _check_arguments(arguments: Mapping[str, tuple[Any, str]], method: str | Non
             raise InputError(f"{flag} only affects completions of --grpo and --rloo; add one of them{served}")
 
 
-_TRAINED = frozenset(("training.optimizer", CHECKPOINTING, _ACCUMULATION))
+_TRAINED = frozenset(("training.optimizer", _CHECKPOINTING, _ACCUMULATION))
 """Settings of training alone."""
 
 

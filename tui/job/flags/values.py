@@ -46,11 +46,6 @@ def same_as(key: str) -> Reader:
     return lambda text: dict([parse_assignment(f"{key}={text}")])
 
 
-def fixed(settings: Settings) -> Reader:
-    """Return a reader of a flag without a value."""
-    return lambda _: settings
-
-
 _YES, _NO = ("", "true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -149,6 +144,12 @@ def qlora(text: str) -> Settings:
     return {**lora(text), BITS: "4", **weak}
 
 
+def adapter(text: str) -> Settings:
+    """Read what is trained: ``full``, ``lora`` or ``qlora``."""
+    whole = {TUNING: "full"}
+    return named({"full": whole, "none": whole, "lora": lora(""), "qlora": qlora("")})(text)
+
+
 def lora_targets(text: str) -> Settings:
     """Read names of layers, as a list or with commas or blanks between; ``all`` as LLaMA-Factory means it."""
     if text.startswith("["):
@@ -203,11 +204,6 @@ def optimizer(text: str) -> Settings:
     return settings
 
 
-def engine(text: str) -> Settings:
-    """Read an engine that generates text."""
-    return {"training.mode": "inference", **same_as("inference.engine")(text.lower())}
-
-
 def served_weights(text: str) -> Settings:
     """Read vLLM's ``--quantization``; ``4bit``, ``nf4``, ``8bit``, ``int8`` are bits of the weights in training too.
 
@@ -229,20 +225,6 @@ def cache_dtype(text: str) -> Settings:
     """Read vLLM's ``--kv-cache-dtype``: ``fp8``, ``fp8_e5m2`` ..., or ``auto``."""
     word = text.lower()
     return {"inference.cache_dtype": "fp8" if word.startswith("fp8") else "auto" if word in DTYPE_NAMES else word}
-
-
-_FLASH = {
-    **dict.fromkeys(("", "true", "2", "fa2", "auto"), "flash_attention_2"),
-    **dict.fromkeys(("3", "fa3"), "flash_attention_3"),
-    **dict.fromkeys(("false", "disabled", "sdpa"), "sdpa"),
-}
-
-
-def flash_attention(text: str) -> Settings:
-    """Read ``--flash-attn [fa2]``."""
-    if text.lower() not in _FLASH:
-        raise InputError(f"{text!r} is not a version of FlashAttention; give 2 or 3")
-    return {"model.attention": _FLASH[text.lower()]}
 
 
 def attention(text: str) -> Settings:
@@ -346,16 +328,3 @@ def deepspeed(text: str) -> Settings:
         return zero(text)
     line = f"vramtop fit -- deepspeed train.py --deepspeed {text}"
     raise InputError(f"give the stage, as in --zero 3 --gpus 8, or the whole launch line, as in {line}")
-
-
-def offload(what: str) -> Reader:
-    """Return a reader of what is offloaded to ``cpu``; NVMe is not known here."""
-
-    def read(text: str) -> Settings:
-        if text.lower() == "none":
-            return {}
-        if text.lower() not in (*_YES, "cpu"):
-            raise InputError(f"{text!r} is not a device to offload to; give cpu or none")
-        return {f"{SOFT if what == 'optimizer' else ''}parallel.cpu_offload": what}  # weights go with their optimizer
-
-    return read

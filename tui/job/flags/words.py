@@ -4,8 +4,8 @@ import re
 from collections.abc import Container, Iterator, Sequence
 from functools import lru_cache
 
-from .familiar import FAMILIAR_FLAGS
-from .job_flags import IGNORED_FLAGS, IGNORED_SWITCHES, job_flags, value_alone
+from .familiar import FAMILIAR_FLAGS, IGNORED_FLAGS, IGNORED_SWITCHES
+from .job_flags import job_flags, value_alone
 
 _ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z-]+[0-9]?")
 """``-b4`` is ``-b 4``."""
