@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.job.resolved_job import resolve_job
 
+from ..job.flags.job_flags import flags_by_key
 from ..reports.budget_text import precision_word
 
 if TYPE_CHECKING:
@@ -18,20 +19,13 @@ if TYPE_CHECKING:
 
 
 _MOST = 5
-_FLAGS = {
-    "training.precision": "--precision",
-    "inference.weights": "--inference-weights",
+_USUAL_FLAGS = {
     "training.micro_batch": "--batch-size",
     "training.sequence_length": "--seq-len",
-    "training.optimizer": "--optimizer",
     "training.activation_checkpointing": "--gradient-checkpointing",
-    "lora.quantization": "--lora-quantization",
-    "lora.targets": "--lora-targets",
-    "lora.rank": "--lora-rank",
     "lora": "--lora, --inference",
-    "model.task": "--task",
 }
-"""The usual flag of each key."""
+"""Flags that are more usual than those of the keys' own names."""
 _SERVER_FLAGS = {"training.micro_batch": "--max-num-seqs", "training.sequence_length": "--max-model-len"}
 """Where an engine serves the model."""
 _BATCH = ("training.micro_batch", "training.sequence_length")
@@ -46,7 +40,7 @@ def assumed_lines(budget: Budget, loaded: LoadedJob, output: TextOutput) -> Iter
         output: what the output can show.
     """
     found = list[str]()
-    names = _FLAGS | (_SERVER_FLAGS if budget.job.is_served else {})
+    names = {**flags_by_key(), **_USUAL_FLAGS, **(_SERVER_FLAGS if budget.job.is_served else {})}
     for words, *keys in _assumptions(budget):
         open_keys = [key for key in keys if key not in loaded.stated]
         if open_keys:

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ...common.errors import InputError
 from ...common.untrusted_files import read_start
 from ..source.data_files import read_table
@@ -28,21 +26,8 @@ _FIRST_TRAINING_ARGUMENT = "output_dir"
 """transformers gives wandb the model's config first, then TrainingArguments (its ``integration_utils.py``)."""
 _CLOCK_SLACK_SECONDS = 2.0
 """A file system's clock may be this far behind."""
-
-
-class LoggedSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings that a program wrote down when training began."""
-
-    table: Mapping[str, Any]
-    source: str
-
-    def layer(self) -> dict[str, Setting]:
-        """Return the settings by the names they were written under."""
-        return {
-            name: Setting(value=value, origin=f"{self.source}: {name}")
-            for name, value in self.table.items()
-            if value is not None
-        }
+_Logged = tuple[Mapping[str, Any], str]
+"""Settings that a program wrote down when training began, by their names there, and the place."""
 
 
 def logged_trainer_settings(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
@@ -50,9 +35,10 @@ def logged_trainer_settings(program: Program, settings: LayeredSettings) -> dict
     if program.started_at is None:
         return {}
     layer: dict[str, Setting] = {}
-    for logged in (*_tensorboard(program, settings), *_wandb(program)):
-        for name, setting in logged.layer().items():
-            layer.setdefault(name, setting)
+    for table, source in (*_tensorboard(program, settings), *_wandb(program)):
+        for name, value in table.items():
+            if value is not None:
+                layer.setdefault(name, Setting(value=value, origin=f"{source}: {name}"))
     return layer
 
 
@@ -78,7 +64,7 @@ def table_in_file(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _tensorboard(program: Program, settings: LayeredSettings) -> Iterator[LoggedSettings]:
+def _tensorboard(program: Program, settings: LayeredSettings) -> Iterator[_Logged]:
     """Read the event file, whose name contains the pid that the process has in its own namespace."""
     output = settings.find("logging_dir", "output_dir")
     folder = program.environ.get("TENSORBOARD_LOGGING_DIR") or (str(output.value) if output is not None else None)
@@ -90,14 +76,14 @@ def _tensorboard(program: Program, settings: LayeredSettings) -> Iterator[Logged
         data = _read_start(path)
         arguments = _json_after(data, b"args/text_summary")
         if arguments is not None:
-            yield LoggedSettings(table=arguments, source=f"TensorBoard's {path.name}, args")
+            yield arguments, f"TensorBoard's {path.name}, args"
         config = _json_after(data, b"model_config/text_summary")
         if config is not None and config.get("model_type"):
             table = {"running_model_config": config, "dtype": config.get("dtype") or config.get("torch_dtype")}
-            yield LoggedSettings(table=table, source=f"TensorBoard's {path.name}, model_config")
+            yield table, f"TensorBoard's {path.name}, model_config"
 
 
-def _wandb(program: Program) -> Iterator[LoggedSettings]:
+def _wandb(program: Program) -> Iterator[_Logged]:
     """Read the ``config_cb`` lines of wandb's log: the pid, then all settings as a Python literal."""
     folder = program.filesystem.resolve(program.environ.get("WANDB_DIR") or ".")
     mark = f":{program.pid} "
@@ -110,20 +96,20 @@ def _wandb(program: Program) -> Iterator[LoggedSettings]:
                     yield from _split_wandb_config(table)
 
 
-def _split_wandb_config(table: dict[str, Any]) -> Iterator[LoggedSettings]:
+def _split_wandb_config(table: dict[str, Any]) -> Iterator[_Logged]:
     """Yield the trainer's arguments, the model's config and peft's, which wandb has in one table."""
     source = "wandb's debug.log"
-    yield LoggedSettings(table=table, source=source)
+    yield table, source
     names = list(table)
     of_model = names[: names.index(_FIRST_TRAINING_ARGUMENT)] if _FIRST_TRAINING_ARGUMENT in names else []
     if "model_type" in of_model:
         config = {name: table[name] for name in of_model if name != "peft_config"}
-        yield LoggedSettings(table={"running_model_config": config}, source=source)
+        yield {"running_model_config": config}, source
     adapters = table.get("peft_config")
     adapter = next(iter(adapters.values()), None) if isinstance(adapters, dict) else None
     if isinstance(adapter, dict) and adapter.get("peft_type") == "LORA":
         lora = {"use_peft": True, "lora_r": adapter.get("r"), "lora_target_modules": adapter.get("target_modules")}
-        yield LoggedSettings(table=lora, source=f"{source}: peft_config")
+        yield lora, f"{source}: peft_config"
 
 
 def _find_below(program: Program, top: Path, name: str) -> list[Path]:

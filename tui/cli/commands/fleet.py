@@ -156,8 +156,6 @@ def _refuse_what_is_for_one_host(options: argparse.Namespace, flag: str) -> None
     for name, value in given.items():
         if value:
             raise InputError(f"{name} is for one machine, not for {flag}")
-    if options.job:
-        raise InputError(f"--job is for one machine, not for {flag}")
 
 
 def _print_fleet(options: argparse.Namespace, fleet: Fleet) -> int:
