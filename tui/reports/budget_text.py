@@ -236,7 +236,7 @@ def _job_line(budget: Budget) -> str:
 _METHOD_TEXTS = {
     "formula": "closed form, parameters counted from the config",
     "exact": "closed form, parameters counted on the built model",
-    "traced": "the job's program rehearsed",
+    "traced": "two steps of the script that it stands for (vramtop program), rehearsed",
     "rehearsed": "the program rehearsed",
 }
 

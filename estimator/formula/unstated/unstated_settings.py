@@ -7,7 +7,7 @@ from msgspec import Struct
 from ...budget import Budget, Peak, RankPeak, Span
 from ...common.errors import CannotTellError, VramtopError
 from ...common.records import replace
-from ...common.sizes import format_gib
+from ...common.sizes import GIB, format_gib, size_text
 from ...job.gpu_catalogue import Gpu
 from ...job.job import Job
 from ...job.resolved_job import resolve_job
@@ -153,7 +153,7 @@ def _change(side: Side, usual: Peak, peak: Peak | None) -> Change:
     device = peak.device_bytes - usual.device_bytes
     larger = max(abs(allocated), abs(device))
     verb, size = ("takes", device) if 2 * abs(device) > larger else ("allocates", allocated)
-    change = f"{verb} {format_gib(abs(size))} GiB {'more' if size > 0 else 'less'}"
+    change = f"{verb} {_size(abs(size))} {'more' if size > 0 else 'less'}"
     return Change(
         source=side.source,
         allocated=allocated,
@@ -162,6 +162,10 @@ def _change(side: Side, usual: Peak, peak: Peak | None) -> Change:
         sentence=f"{side.sentence.format(change=change)}; the range allows for both.",
         is_warning=side.is_warning,
     )
+
+
+def _size(size: int) -> str:
+    return f"{format_gib(size)} GiB" if size >= GIB // 10 else size_text(size)
 
 
 def _with_unstated(budget: Budget, changes: Sequence[Change]) -> Budget:
