@@ -432,21 +432,3 @@ for step in range(99):
 def test_an_optimizer_that_an_assumed_value_keeps_from_stepping_is_named(program) -> None:
     doubts = rehearse([sys.executable, program(STOPS_EARLY)]).answer.doubts
     assert any("(Adam of 16,640 parameters) did not step while another did 60 times" in each for each in doubts)
-
-
-ADAPTIVE = """
-import sys, torch, torch.nn as nn
-dev = sys.argv[1]
-net = nn.Linear(64, 64).to(dev)
-head = nn.AdaptiveLogSoftmaxWithLoss(64, 4000, [500, 1000]).to(dev)
-optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], 0.1)
-for step in range(3):
-    targets = torch.randint(0, 4000, (512,)).to(dev)
-    head(net(torch.randn(512, 64).to(dev)), targets).loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-
-
-def test_an_adaptive_softmax_has_the_clusters_of_its_targets(program) -> None:
-    assert not rehearse_beside_cpu(program(ADAPTIVE), rel=0.03).answer.doubts
