@@ -275,13 +275,14 @@ class TrainerObject(Thing):
         yield self.model
 
 
-def make_trainer(call: Call, path: str, kind: Class | None = None) -> Any:
+def make_trainer(call: Call, path: str, kind: Class | None = None, *, passes_on: bool = False) -> Any:
     """Follow the constructor of a trainer, or of a class of the script that is derived from one.
 
     Args:
         call: the call.
         path: the trainer's dotted name.
         kind: the script's class.
+        passes_on: its constructor gives the library's what it is given.
     """
     name, notes = path.rpartition(".")[2], call.notes
     root, dot, _ = path.partition(".")
@@ -292,7 +293,7 @@ def make_trainer(call: Call, path: str, kind: Class | None = None) -> Any:
     notes.trainers.append(trainer)
     notes.called.add(name)
     own = [each for each, value in kind.members.items() if isinstance(value, Function)] if kind is not None else []
-    own = [each for each in own if not _QUIET.match(each)]
+    own = [each for each in own if not (_QUIET.match(each) or (each == "__init__" and passes_on))]
     notes.own_loss |= not {*own}.isdisjoint(_LOSS_METHODS) and method_of_class(name) is not None
     if kind is not None:
         for key, names in _METHODS.items():

@@ -103,6 +103,30 @@ def test_the_methods_of_a_trainer_of_its_own_are_in_doubt(tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("constructor", "is_doubted"),
+    [
+        ("*args, kept=None, **kwargs):\n        super().__init__(*args, **kwargs)\n        self.kept = kept", False),
+        ("model, args):\n        super(Own, self).__init__(model=model, args=args)\n        self.kept = args.x", False),
+        (
+            "*args, **kwargs):\n        self.kept = kwargs.pop('kept', 1)\n        super().__init__(*args, **kwargs)",
+            False,
+        ),
+        ("model, args):\n        super().__init__(model=bigger(model), args=args)", True),
+        ("*args, **kwargs):\n        super().__init__(*args, **kwargs)\n        self.optimizer = make()", True),
+        ("*args, **kwargs):\n        super().__init__(*args, **kwargs)\n        self.kept = load()", True),
+        ("*args, **kwargs):\n        kwargs['args'].bf16 = False\n        super().__init__(*args, **kwargs)", True),
+    ],
+)
+def test_a_constructor_that_passes_on_what_it_is_given_is_no_doubt(
+    tmp_path: Path, constructor: str, is_doubted
+) -> None:
+    own = f"class Own(Trainer):\n    def __init__(self, {constructor}\n"
+    reading = read(tmp_path, script(before=own).replace("\nTrainer(", "\nOwn("))
+    assert unsure(reading) is is_doubted
+    assert reading.value("model.id") == "Qwen/Qwen2.5-0.5B"
+
+
 def test_arguments_of_a_trainer_that_are_not_followed_are_in_doubt(tmp_path: Path) -> None:
     reading = read(tmp_path, script(after="args = elsewhere.make()\n"))
     assert warned(reading, "the arguments of Trainer(...) are not known")
