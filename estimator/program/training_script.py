@@ -19,19 +19,12 @@ from ..job.rules.optimizers.table import OPTIMIZERS
 from ..job.settings import OtherModel
 from ..model.families.registry import family_of
 from ..model.find_config import ResolvedModel
-from ..worker.request.tasks import auto_class_name
+from ..worker.request.tasks import NOT_IN_MODELS, auto_class_name
 
 _WIDTH = 88
 _STANDARD = ("itertools", "os", "re", "sys")
 """Modules of Python's own."""
 _DTYPES = {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16"}
-_NOT_IN_CONFIG = frozenset(
-    (
-        *("model_type", "architectures", "auto_map", "transformers_version", "quantization_config", "_name_or_path"),
-        *("_attn_implementation", "attn_implementation", "dtype", "torch_dtype"),
-    )
-)
-"""Fields of a config.json that the script says elsewhere, or that say where the weights came from."""
 _TRAINER_OPTIMIZERS = frozenset(
     (
         *("adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "adafactor", "sgd", "adagrad", "rmsprop"),
@@ -292,7 +285,7 @@ class TrainerScript:
         if code is not None:
             yield from self._own_code(code)
             return
-        fields = {key: value for key, value in self._model.config.items() if key not in _NOT_IN_CONFIG}
+        fields = {key: value for key, value in self._model.config.items() if key not in NOT_IN_MODELS}
         yield "config = AutoConfig.for_model("
         yield f"    {literal(self._model.config['model_type'])},"
         for key, value in fields.items():

@@ -11,7 +11,7 @@ import torch
 
 from .replaced import replaced
 from .request.protocol import RefusedError
-from .request.tasks import auto_class_name
+from .request.tasks import NOT_IN_MODELS, auto_class_name
 from .request.user_code import UserCode, build_user_model, refusing_errors
 
 
@@ -27,20 +27,6 @@ def auto_class(task: str) -> Any:
     if found is None:
         raise RefusedError(f"transformers {transformers.__version__} has no {auto_class_name(task)} (task {task})")
     return found
-
-
-IGNORED_CONFIG_FIELDS = {
-    "model_type",
-    "architectures",
-    "auto_map",  # names code that came with the model
-    "transformers_version",
-    "quantization_config",  # parameters are counted before quantization
-    "_attn_implementation",
-    "attn_implementation",
-    "_name_or_path",
-    "dtype",  # the job's precision decides
-    "torch_dtype",
-}
 
 
 def build_model(fields: dict[str, Any], task: str, *, code: UserCode | None = None) -> Any:
@@ -65,7 +51,7 @@ def resolved_config(fields: dict[str, Any]) -> Any:
     """Return the config with transformers' defaults for the fields that it leaves out."""
     import transformers
 
-    kwargs = {key: value for key, value in fields.items() if key not in IGNORED_CONFIG_FIELDS}
+    kwargs = {key: value for key, value in fields.items() if key not in NOT_IN_MODELS}
     return transformers.AutoConfig.for_model(fields["model_type"], **kwargs)
 
 

@@ -190,9 +190,7 @@ class FakeGpus(StorageTracker):
     Args:
         count: GPUs that the program sees.
         conf: the allocator's settings, as in ``PYTORCH_CUDA_ALLOC_CONF``.
-        has_tf32: they have tensor cores for fp32.
-        total_memory: bytes of one of them.
-        taken: bytes of it that torch's allocator does not get.
+        card: what each of them is.
         number: what one is assumed to be that only a real run knows.
     """
 
@@ -203,26 +201,17 @@ class FakeGpus(StorageTracker):
     _are_shared = False
     """Some values are known only under the assumption that routers share tokens equally."""
 
-    def __init__(
-        self,
-        count: int = 1,
-        conf: str | None = None,
-        *,
-        has_tf32: bool = True,
-        total_memory: int = 1 << 60,
-        taken: int = 0,
-        number: int = 1,
-    ) -> None:
+    def __init__(self, count: int, conf: str | None, card: Card, number: int = 1) -> None:
         super().__init__()
-        self.total_memory = total_memory
-        self.capacity = total_memory - taken
+        self.card = card
+        self.capacity = card.total_memory - card.context - card.workspace
         """Bytes that torch's allocator can have; beyond them, a program that is ready for that gets its error."""
         self._settings = AllocatorSettings.from_conf(conf)
         self.memory: dict[int, CachingAllocator] = defaultdict(lambda: CachingAllocator(self._settings))
         """Torch's allocator on each GPU that the program has used."""
         self.reserved = array("q")
         """Bytes that torch's allocator holds after each event of the history, on the GPU of that event."""
-        self.convolutions = Convolutions(has_tf32=has_tf32)
+        self.convolutions = Convolutions(has_tf32=card.capability[0] >= 8)
         self._workspaces: dict[int, Workspace] = {}
         """By record, the workspaces of convolutions."""
         self._copies_of_weights: list[StorageRecord] = []

@@ -74,15 +74,7 @@ class Rehearsal:
         self.plan = plan
         if "threads" in plan:
             torch.set_num_threads(plan["threads"])
-        card = plan["card"]
-        self.gpus = FakeGpus(
-            plan["gpus"],
-            plan.get("conf"),
-            has_tf32=card["capability"][0] >= 8,
-            total_memory=card["total_memory"],
-            taken=card["context"] + card["workspace"],
-            number=plan.get("number", 1),
-        )
+        self.gpus = FakeGpus(plan["gpus"], plan.get("conf"), Card(**plan["card"]), plan.get("number", 1))
         self.gpus.out_of_memory = self._run_out
         self._steps: dict[tuple[int, str], int] = {}
         self._partitions: dict[int, int] = {}
@@ -162,7 +154,6 @@ class Rehearsal:
 
         torch.optim.Optimizer.__init__ = made
         torch.autograd.backward = run_backward
-        card = Card(**self.plan["card"])
         build_without_weights(self.gpus.doubts.add)
         if self.plan.get("stand_ins"):
             after_import("transformers.utils.hub", partial(find_stand_ins, self.plan["stand_ins"]))
@@ -173,7 +164,7 @@ class Rehearsal:
         self._data.watch()
         keep_here(self.gpus.doubts.add)
         with (
-            cuda_without_gpu(self.gpus, card),
+            cuda_without_gpu(self.gpus),
             self.gpus.tracking_resize(),
             self.gpus.naming_modules(),
             self._threads(),

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ..memory.allocator import CachingAllocator
-    from .fake_gpu import Card, FakeGpus
+    from .fake_gpu import FakeGpus
 
 _WITHOUT_EFFECT = frozenset(
     ("_lazy_init", "init", "ipc_collect", "reset_accumulated_memory_stats", "set_per_process_memory_fraction",
@@ -51,24 +51,24 @@ _RAGGED = itertools.count(2**40)
 
 
 @contextlib.contextmanager
-def cuda_without_gpu(gpus: FakeGpus, card: Card) -> Iterator[None]:
+def cuda_without_gpu(gpus: FakeGpus) -> Iterator[None]:
     """Let everything inside find CUDA with fake GPUs."""
-    with cuda_autocast(), cuda_kernels(), replaced(*stand_ins(gpus, card)):
-        change_triton(gpus, card)
+    with cuda_autocast(), cuda_kernels(), replaced(*stand_ins(gpus)):
+        change_triton(gpus)
         change_attention(gpus)
         with gpus:
             yield
 
 
-def stand_ins(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
+def stand_ins(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     """Return all stand-ins: module or class, name, and what is there in a rehearsal."""
     return itertools.chain(
         factories(gpus),
-        _cuda(gpus, card),
+        _cuda(gpus),
         _streams(gpus),
         _tensors(gpus),
         _autocast(),
-        _others(gpus, card),
+        _others(gpus),
         many_ranks(gpus),
         cuda_graphs(gpus),
         _kernels_for_lists(),
@@ -224,7 +224,8 @@ class _Generator(torch._C.Generator):  # type: ignore[misc] # torch is not type-
         return self if state is None else super().set_state(state)
 
 
-def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
+def _cuda(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
+    card = gpus.card
     properties = SimpleNamespace(
         name=card.name,
         total_memory=card.total_memory,
@@ -558,7 +559,7 @@ def _kernels_for_lists() -> Iterator[tuple[Any, str, Any]]:
     yield torch._C, "_group_tensors_by_device_and_dtype", grouped
 
 
-def _others(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
+def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     """Yield what else depends on a device or on values."""
     scaler, is_all_true = torch.amp.GradScaler, torch._is_all_true
 
@@ -601,7 +602,7 @@ def _others(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         gpus.compiles = True
         return uncompiled(model, "torch.compile")
 
-    is_ampere = card.capability[0] >= 8
+    is_ampere = gpus.card.capability[0] >= 8
     yield from recurrent_layers(lambda each: isinstance(each, FakeTensor), gpus.doubts, is_ampere=is_ampere)
     yield from files_of_tensors(gpus)
     yield torch, "_is_all_true", is_valid

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from .fake_gpu import Card, FakeGpus
+    from .fake_gpu import FakeGpus
 
 _FLUSHED_BYTES = 256 << 20
 """What Triton's autotuner allocates while it measures a kernel, to empty the L2 cache.
@@ -24,7 +24,7 @@ _FLUSHED_BYTES = 256 << 20
 Source: triton 3.9, ``backends/nvidia/driver.py`` (``get_empty_cache_for_benchmark``)."""
 
 
-def change_triton(gpus: FakeGpus, card: Card) -> None:
+def change_triton(gpus: FakeGpus) -> None:
     """Let Triton find a GPU on which its kernels do nothing, once the program imports it."""
 
     def launch(_kernel: Any, *args: Any, **kwargs: Any) -> None:
@@ -54,12 +54,12 @@ def change_triton(gpus: FakeGpus, card: Card) -> None:
         after_import(f"trl.kernels.{name}", change_trl)
     after_import("triton.runtime.jit", lambda module: setattr(module.JITFunction, "run", launch))
     after_import("triton.runtime.autotuner", lambda module: setattr(module.Autotuner, "run", tune))
-    after_import("triton.runtime.driver", lambda module: module.driver.set_active(_driver(card)))
+    after_import("triton.runtime.driver", lambda module: module.driver.set_active(_driver()))
 
 
-def _driver(card: Card) -> Any:
+def _driver() -> Any:
     """Return what Triton asks about the GPU (``triton/backends/driver.py``)."""
-    major, minor = card.capability
+    major, minor = torch.cuda.get_device_capability()
     target = SimpleNamespace(backend="cuda", arch=10 * major + minor, warp_size=32)
     properties = torch.cuda.get_device_properties()
     utils = SimpleNamespace(

@@ -1,6 +1,14 @@
-"""Auto classes of transformers for the tasks of job files; no torch here."""
+"""Auto classes of transformers for the tasks of job files, and what of a config.json builds no model; no torch here."""
 
 from __future__ import annotations
+
+NOT_IN_MODELS = frozenset(
+    (
+        *("model_type", "architectures", "auto_map", "transformers_version", "quantization_config", "_name_or_path"),
+        *("_attn_implementation", "attn_implementation", "dtype", "torch_dtype"),
+    )
+)
+"""Fields that are given otherwise (the type, the job's precision), or that say where code and weights came from."""
 
 _HEADLESS_CLASSES = {"feature-extraction": "AutoModel", "backbone": "AutoBackbone"}
 _SPELLINGS = {

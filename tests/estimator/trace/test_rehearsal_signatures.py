@@ -18,8 +18,9 @@ def signature(function: object) -> inspect.Signature | None:
 
 
 def test_stand_ins_take_what_torchs_functions_take() -> None:
-    card, compared = Card(name="a GPU", total_memory=1 << 36, context=0, capability=(9, 0)), 0
-    for owner, name, stand_in in stand_ins(FakeGpus(), card):
+    card = Card(name="a GPU", total_memory=1 << 36, context=0, workspace=0, capability=(9, 0))
+    compared = 0
+    for owner, name, stand_in in stand_ins(FakeGpus(1, None, card)):
         theirs, ours = signature(getattr(owner, name)), signature(stand_in)
         if theirs is None or ours is None or (inspect.isclass(stand_in) and name not in ("Stream", "Event")):
             continue
