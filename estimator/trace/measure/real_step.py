@@ -1,6 +1,5 @@
 """Runs a job's real steps in a process of its own, in torchrun's where it has several ranks, and ends all of them."""
 
-import contextlib
 import os
 import re
 import signal
@@ -93,14 +92,14 @@ def run_real_step(
             "limits": [place.limit_bytes for place in places],
             "keeps": [place.keep_bytes for place in places],
         }
+        (Path(folder) / "plan.json").write_bytes(msgspec.json.encode(plan))
         environ = _environment(environ, places)
         process = start_python(
-            interpreter.path, WORKER_PROGRAM, "measure", environ=environ, stderr=stderr, own_session=True
+            interpreter.path, WORKER_PROGRAM, "measure", folder, environ=environ, stderr=stderr, own_session=True
         )
         run = _Run(process, Path(folder), len(places), interpreter, stderr)
         try:
             with current_token().on_cancel(lambda: _end(process)):
-                run.send(plan)
                 run.wait(timeout, on_stage)
         finally:
             _end(process)
@@ -148,16 +147,6 @@ class _Run:
         self._interpreter = interpreter
         self._stderr = stderr
         self._waiting = list(_STAGES)
-
-    def send(self, plan: Mapping[str, Any]) -> None:
-        """Write the plan and close the pipe."""
-        pipe = self._process.stdin
-        assert pipe is not None  # noqa: S101 - stdin=PIPE
-        data = msgspec.json.encode(plan) + b"\n"
-        with contextlib.suppress(BrokenPipeError):  # it has ended, which is seen soon
-            while data:
-                data = data[pipe.write(data) or 0 :]
-            pipe.close()
 
     def wait(self, timeout: float, on_stage: OnStage) -> None:
         """Wait until the process ends, and answer its ranks at each stage.

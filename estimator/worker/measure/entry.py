@@ -1,6 +1,6 @@
-"""Runs a training script for real (``measure``): the plan is one line of JSON on stdin, the answers are files.
+"""Runs a training script for real (``measure``): the plan and the answers are files in a folder.
 
-The plan is that of ``run_script``; the script is ``train.py`` in its folder. Each rank writes ``RANK.STAGE.json`` there
+``plan.json`` is the plan of ``run_script``, and ``train.py`` the script. Each rank writes ``RANK.STAGE.json`` there
 (``Stages``): ``ready`` before it touches its GPU, ``context`` once its CUDA context exists, ``first step`` and
 ``steady`` after the first and the last one, and at the end ``done`` with its figures, or ``failed`` with a sentence.
 
@@ -13,11 +13,10 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from ..request.protocol import QUIET_AND_OFFLINE, RefusedError, die_with_parent
 from .stages import Stages
-
-PLAN = "plan.json"
 
 
 def main(arguments: list[str]) -> None:
@@ -25,31 +24,22 @@ def main(arguments: list[str]) -> None:
     die_with_parent()
     os.dup2(2, 1)  # nothing reads stdout: what libraries and a user's model print must not fill its pipe
     os.environ.update(QUIET_AND_OFFLINE)
-    if arguments:
-        _end(_run_rank(Path(arguments[0])))
-    text = sys.stdin.readline()
-    plan = json.loads(text)
-    (Path(plan["folder"]) / PLAN).write_text(text, encoding="utf-8")
-    _end(_run_rank(Path(plan["folder"])) if len(plan["limits"]) == 1 else _start_ranks(plan))
-
-
-def _start_ranks(plan: dict[str, object]) -> int:
-    """Run torchrun in this process; it ends all ranks when one fails, and when it is told to end."""
+    plan = json.loads(Path(arguments[0], "plan.json").read_text(encoding="utf-8"))
+    if "RANK" in os.environ or len(plan["limits"]) == 1:
+        _end(_run_rank(plan))
     from torch.distributed.run import main as torchrun
 
-    count = len(plan["limits"])  # type: ignore[arg-type]
+    count = len(plan["limits"])  # it ends all ranks when one fails, and when it is told to end
     words = ["--standalone", f"--nproc-per-node={count}", str(Path(__file__).resolve().parents[1] / "__main__.py")]
-    words += ["measure", str(plan["folder"])]
-    torchrun(words)
-    return 0
+    torchrun([*words, "measure", *arguments])
 
 
-def _run_rank(folder: Path) -> int:
-    stages = Stages(folder, int(os.environ.get("RANK", "0")))
+def _run_rank(plan: dict[str, Any]) -> int:
+    stages = Stages(Path(plan["folder"]), int(os.environ.get("RANK", "0")))
     try:
         from .run_script import run_script
 
-        found = run_script(json.loads((folder / PLAN).read_text(encoding="utf-8")), stages)
+        found = run_script(plan, stages)
     except Exception as error:  # noqa: BLE001 - any failure has to reach the caller as a sentence
         text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         stages.report("failed", {"error": str(error) if isinstance(error, RefusedError) else text})
