@@ -1,6 +1,5 @@
 """Operations of the worker: what a request can ask for. Each imports the libraries that it needs when it is called.
 
-    {"op": "ping"} -> {"versions": {...}, "transformers_has_torch": false if torch is too old for it}
     {"op": "builder", "name": "resnet50"} -> {"name": as the library takes it, "module": that defines it, or null}
     {"op": "packages", "distributions": [name, ...], "modules": [name, ...], "requirements_of": [name, ...]}
         -> {"python": ..., "versions": {distribution: version},
@@ -39,14 +38,6 @@ import platform
 from typing import Any
 
 from .request.protocol import RefusedError, UnsupportedError, loaded_versions
-
-
-def ping(_request: dict[str, Any]) -> dict[str, Any]:
-    """Import torch and transformers, and return their versions."""
-    import transformers
-
-    has_torch = getattr(transformers, "is_torch_available", lambda: True)()
-    return {"versions": loaded_versions(), "transformers_has_torch": bool(has_torch)}
 
 
 def packages(request: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +170,6 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
 
 
 OPERATIONS = {
-    "ping": ping,
     "builder": builder,
     "packages": packages,
     "torch": torch_build,
