@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
+from rich.cells import cell_len
 from rich.color import ColorType
 from rich.segment import Segment
 from rich.style import Style
@@ -19,9 +20,10 @@ from vramtop.monitor.snapshot.faults import Fault
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.app.themes import DEFAULT_THEME, THEMES
-from vramtop.tui.draw.colours import contrast, parse_hex
+from vramtop.tui.draw.ascii import to_ascii
+from vramtop.tui.draw.colours import BLACK, WHITE, contrast, parse_hex
 from vramtop.tui.draw.palette import CHECKS, COMPONENTS, STATUSES, VERDICTS
-from vramtop.tui.tty.line_filters import ColourlessFilter, ReadableFilter, is_text
+from vramtop.tui.tty.line_filters import ColourlessFilter, ReadableFilter, is_text, to_harmless
 
 NEEDS = {"over": 20.0, "right": 40.0, "under": 75.0, "waits": 70.0, "small": 5.0}
 THEMES_BY_NAME = {**BUILTIN_THEMES, **{theme.name: theme for theme in THEMES}}
@@ -196,3 +198,40 @@ def test_statuses_differ_without_colour() -> None:
         words = [mark.letter + mark.word for mark in marks.values()]
         assert len(set(words)) == len(words)
     assert len({mark.letter for mark in COMPONENTS.values()}) == len(COMPONENTS)
+
+
+HOSTILE = [
+    "\x1b[31mred",
+    "title\x1b]0;x\x07",
+    "\x9b2J",
+    "a\x00b",
+    "left\u202eright",
+    "\u200bx",
+    "soft\xadhyphen",
+    "\x7f",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_control_characters_are_removed_and_the_width_is_kept(text):
+    assert to_harmless(text).isprintable()
+    assert cell_len(to_harmless(text)) == cell_len(text)
+
+
+def test_harmless_text_stays_as_it_is():
+    assert to_harmless("żółć ▲ OVER 你好 ├──┤") == "żółć ▲ OVER 你好 ├──┤"
+
+
+def test_ascii_keeps_the_width_of_wide_characters():
+    assert to_ascii("你 ▲") == "?? ^"
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light theme", "dark theme"])
+@pytest.mark.parametrize("text", ["#15803d", "#b91c1c", "#22c55e", "#f87171", "#111111", "#fefefe"])
+def test_text_on_the_terminals_own_ground_is_readable_on_dark_and_on_light(dark, text):
+    keeper = ReadableFilter()
+    keeper.dark = dark
+    (segment,) = keeper.apply([Segment("word", Style.parse(text))], Color(0, 0, 0, ansi=-1))
+    shown = segment.style.color.get_truecolor()
+    assert contrast(tuple(shown), WHITE) >= 2.9
+    assert contrast(tuple(shown), BLACK) >= 2.9

@@ -35,22 +35,14 @@ RENAMED = (
 )
 
 
-@pytest.mark.parametrize("path", CLASSES)
-def test_each_private_class_exists(path: str) -> None:
-    module, name = path.split(".")
-    found = getattr(import_module(f"textual.{module}"), name)
-    arguments = CLASSES[path]
-    assert arguments is None or list(inspect.signature(found).parameters) == arguments
-
-
-@pytest.mark.parametrize(("owner", "name"), METHODS)
-def test_each_overridden_private_method_exists(owner: type, name: str) -> None:
-    assert list(inspect.signature(getattr(owner, name)).parameters) == ["self", *METHODS[owner, name]]
-
-
-@pytest.mark.parametrize("name", ["_file"])
-def test_each_private_attribute_of_the_driver_exists(name: str) -> None:
-    assert f"self.{name}" in inspect.getsource(LinuxDriver)
+def test_each_private_name_exists() -> None:
+    for path, arguments in CLASSES.items():
+        module, name = path.split(".")
+        found = inspect.signature(getattr(import_module(f"textual.{module}"), name))
+        assert arguments is None or list(found.parameters) == arguments
+    for (owner, name), arguments in METHODS.items():
+        assert list(inspect.signature(getattr(owner, name)).parameters) == ["self", *arguments]
+    assert "self._file" in inspect.getsource(LinuxDriver)
 
 
 @pytest.fixture

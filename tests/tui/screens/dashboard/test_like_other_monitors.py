@@ -11,7 +11,6 @@ from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
-from vramtop.tui.screens.dashboard.process_table import ProcessTable
 
 
 def open_app(gpus: int, *, budgets: bool = False) -> VramtopApp:
@@ -60,25 +59,13 @@ async def test_columns_without_a_figure_go_first() -> None:
             assert ("USER" in heading) is ("BUDGET" not in heading) is not budgets
 
 
-@pytest.mark.parametrize("key", ["o", "f6"])
-async def test_o_and_f6_sort(key: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "action"),
+    [("o", "sort"), ("f6", "sort"), ("K", "terminate"), ("f9", "terminate"), ("h", "help")],
+)
+async def test_keys_of_htop_do_the_same(key: str, action: str) -> None:
     async with on_first_board(open_app(1)) as pilot:
-        table = pilot.app.screen.query_one(ProcessTable)
-        before = table.sort_key
-        await pilot.press(key)
-        assert table.sort_key != before
-
-
-@pytest.mark.parametrize("key", ["K", "f9"])
-async def test_upper_case_k_and_f9_signal(key: str) -> None:
-    async with on_first_board(open_app(1)) as pilot:
-        assert pilot.app.screen.active_bindings[key].binding.action == "terminate"
-
-
-async def test_h_helps() -> None:
-    async with on_first_board(open_app(1)) as pilot:
-        await pilot.press("h")
-        await until_shown(pilot, lambda: type(pilot.app.screen).__name__ == "HelpScreen")
+        assert pilot.app.screen.active_bindings[key].binding.action == action
 
 
 async def test_u_shows_the_processes_of_one_user_and_then_all() -> None:
