@@ -1,16 +1,19 @@
 """What is exported can be read back: a board's metrics give the reading of the host that the board itself gives."""
 
 import msgspec
-import pytest
-from builders import make_budget, make_snapshot
+from builders import make_budget, make_gpu, make_snapshot
 from exporter import OPENMETRICS, families
 
+from vramtop.estimator.common.records import replace
+from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.export.latest_board import LatestBoard
 from vramtop.monitor.export.metrics_text import MetricsText
 from vramtop.monitor.fleet.board_reading import reading_of_board
 from vramtop.monitor.fleet.fleet import FleetGpu, HostReading, RankFacts
 from vramtop.monitor.fleet.prometheus.series import Sample, Target
 from vramtop.monitor.fleet.prometheus.vramtop_hosts import vramtop_hosts
+from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.snapshot import GpuReading
 
 FACTS = RankFacts(rank=3, world_size=16, master="node01:29500")
 TARGET = Target("", "vramtop", "node07:10440")
@@ -68,6 +71,7 @@ def test_gpus_jobs_and_pending_jobs_of_a_board_are_read_back(board) -> None:
     (job,) = [row for gpu in found.gpus for row in gpu.processes or () if row.job]
     (wanted,) = [row for gpu in expected.gpus for row in gpu.processes or () if row.job and row.used_bytes]
     same = ("pid", "start_time", "used_bytes", "peak_bytes", "user", "job", "status", "steps", "step_seconds", "run")
+    same += ("full_seconds",)
     assert {name: getattr(job, name) for name in same} == {name: getattr(wanted, name) for name in same}
     assert (job.budget_bytes, job.low_bytes, job.high_bytes) == (
         wanted.budget_bytes,
@@ -99,11 +103,19 @@ def test_a_host_whose_sampler_gives_no_readings_is_silent(board) -> None:
     assert host.totals.gpus == 0
 
 
-@pytest.mark.parametrize("fault", ["NO_DRIVER"])
-def test_a_host_without_driver_is_live_and_says_so(fault) -> None:
-    from vramtop.monitor.board.watchlist import Watchlist
-    from vramtop.monitor.snapshot.faults import Fault
+def read_back_fault(code: str, *gpus: GpuReading) -> HostReading:
+    snapshot = make_snapshot(gpus, faults=(Fault(field=None, code=code, message="no driver"),))
+    return read_back(Watchlist(lambda _: make_budget()).update(snapshot))
 
-    snapshot = make_snapshot([], faults=(Fault(field=None, code=fault, message="no driver"),))
-    host = read_back(Watchlist(lambda _: make_budget()).update(snapshot))
+
+def test_a_host_without_driver_is_live_and_says_so() -> None:
+    host = read_back_fault("NO_DRIVER")
     assert (host.state, host.faults) == ("live", ("there is no NVIDIA driver",))
+
+
+def test_a_lost_gpu_and_one_that_is_no_longer_listed_say_so() -> None:
+    lost = replace(make_gpu(1), used_bytes=None, faults=(Fault(field=None, code="GPU_IS_LOST", message="gone"),))
+    host = read_back_fault("NOT_LISTED", make_gpu(0), lost)
+    assert [gpu.is_lost for gpu in host.gpus] == [False, True]
+    words = "it no longer answers; the host's kernel log says why, and it needs a reset or a reboot (GPU_IS_LOST)"
+    assert (host.gpus[1].fault, host.unlisted) == (words, ("NOT_LISTED",))
