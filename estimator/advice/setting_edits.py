@@ -116,6 +116,9 @@ def _edits_of(
             yield _edit(key, place, _flag_or_key(name, place, tool), None, other)
         yield _edit(key, place, _flag_or_key(known.name, place, tool), None, new)
         return
+    if key in names.tell:
+        yield _described_edit(key, value, names.tell[key].format(value=_value(value)))
+        return
     table, _, name = key.partition(".")
     old = _value(job_to_mapping(job).get(table, {}).get(name))
     yield _described_edit(key, value, f"{key}: {old or 'not set'} -> {_value(value)}")

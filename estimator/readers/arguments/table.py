@@ -108,6 +108,8 @@ class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Job keys by group."""
     default: Mapping[str, Mapping[str, Default]] = {}
     """Defaults by group and argument."""
+    tell: Mapping[str, str] = {}
+    """How a job key is changed that no argument sets, by key; ``{value}`` is the new value."""
     doubt: Mapping[str, Mapping[str, Doubt]] = {}
     """By group and argument."""
     key: Mapping[str, str] = {}

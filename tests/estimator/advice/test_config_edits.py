@@ -72,7 +72,7 @@ def test_a_script_that_makes_its_arguments_has_no_flags_of_the_trainers(line: st
     changes = {"training.optimizer": "adamw-8bit", "training.micro_batch": 2, **FULL, "lora.rank": 8}
     job = reading.job({"model.id": MODEL, "training.sequence_length": 64})
     assert edits_text(tool_edits(reading, job, changes, tool=tool_of_line(line.split())), ", ") == (
-        f"{words}, lora.rank: not set -> 8, "
+        f"{words}, peft's LoraConfig(r=8), "
         "train.py line 6: optim='adamw' -> 'adamw_bnb_8bit', gradient_checkpointing=True (new)"
     )
 
