@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..job.job import Job
 from ..job.job_file.changes import job_to_mapping
 from ..readers.arguments.table import Written
-from ..readers.source.written_places import COMMAND_LINE, is_in_script, written_place
+from ..readers.source.written_places import COMMAND_LINE, is_in_script, makes_arguments, written_place
 from ..readers.tools.tool_registry import table_of_tool
 
 if TYPE_CHECKING:
@@ -75,8 +75,9 @@ def tool_edits(
     """
     findings = {finding.key: finding for finding in reading.findings}
     written = [(finding, where[0]) for finding in reading.findings if (where := written_place(finding))]
-    in_calls = [where for finding, where in written if is_in_script(where) and finding.key.startswith("training.")]
-    places = in_calls or [where for _, where in written]  # a script that makes its trainer's arguments has no flags
+    in_calls = [where for finding, where in written if makes_arguments(finding)]
+    elsewhere = [where for _, where in written if not is_in_script(where)]
+    places = in_calls or elsewhere  # a script that makes its trainer's arguments has no flags
     place = max(places, key=places.count) if places else place  # where most of the settings are written
     found: list[Edit] = []
     for key, value in changes.items():

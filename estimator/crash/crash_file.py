@@ -1,5 +1,6 @@
 """A file that a dead run has left, whichever it is: a log or a memory snapshot."""
 
+import errno
 import io
 import shlex
 from collections.abc import Callable
@@ -34,7 +35,8 @@ def read_crash_file(
         with open_file(Path(expand_user(name))) as file:
             return read_crash_stream(file, name=name, device=device, progress=progress)
     except OSError as error:
-        how = "; write COMMAND | vramtop explain -" if Path(expand_user(name)).is_fifo() else ""
+        is_pipe = error.errno != errno.ENAMETOOLONG and Path(expand_user(name)).is_fifo()
+        how = "; write COMMAND | vramtop explain -" if is_pipe else ""
         raise InputError(f"{name}: cannot be read: {error.strerror or error}{how}") from None
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from ..common.errors import InputError
 from ..common.limits import decode_json
-from ..common.paths import expand_user, is_file
+from ..common.paths import expand_user, is_file, is_folder
 from ..common.records import replace
 from ..common.untrusted_files import MAX_CONFIG_BYTES, check_nesting, read_file
 from ..job.job_file.load_and_save import model_code, names_user_code
@@ -280,12 +280,12 @@ def _from_folder(name: str) -> ResolvedModel | None:
 
 
 def _read_folder(name: str, path: Path) -> ResolvedModel | None:
-    if path.is_file():
+    if is_file(path):
         return ResolvedModel(
             config=read_config(path), source="folder", where=str(path), label=path.resolve().parent.name
         )
     is_path = name.startswith((".", "/", "~")) or name.endswith(".json")
-    if not path.is_dir():
+    if not is_folder(path):
         if is_path and (name.endswith(".json") or find_built_in(name) is None):
             raise UnknownModelError(
                 f"{name}: no such folder or file; model.id must be a model or a folder with a config.json"

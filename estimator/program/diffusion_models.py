@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ..common.errors import CannotTellError
-from ..common.paths import expand_user
+from ..common.paths import expand_user, is_folder
 from ..job.settings import ModelSpec
 from ..model.find_config import PIPELINE, cached_snapshots, part_folders, read_config
 
@@ -160,7 +160,7 @@ def read_pipeline(name: str, environ: Mapping[str, str]) -> DiffusionModel | Non
     """
     folder = expand_user(name)
     places = (
-        [(folder, str(folder.resolve()))] if folder.is_dir() else [(e, name) for e in cached_snapshots(name, environ)]
+        [(folder, str(folder.resolve()))] if is_folder(folder) else [(e, name) for e in cached_snapshots(name, environ)]
     )
     found = next(((each, place) for each, place in places if (each / PIPELINE).is_file()), None)
     if found is None:

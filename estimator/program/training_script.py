@@ -154,7 +154,7 @@ def _refused(job: ResolvedJob, tasks: Collection[str], *, splits_layers: bool) -
     unset = {
         "training.varying_lengths": training.varying_lengths and trainer is not _TRAINER,
         "training.loss_length": training.loss_length if trainer not in (_DPO, _GRPO) else None,
-        "training.keep_outputs": training.keep_outputs,
+        "training.keep_outputs": training.keep_outputs and job.job.unsure.logits == "no",  # else the range holds them
         "parallel.gradient_dtype": parallel.gradient_dtype,
         "parallel.gradient_as_bucket_view": parallel.gradient_as_bucket_view,
         "parallel.sync_every_micro_batch": parallel.sync_every_micro_batch,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..common.errors import NOT_REHEARSED, InputError
+from ..common.paths import is_file
 from ..common.records import replace
 from ..common.trust import Writers, own_writers, user_name, writers_of_program
 
@@ -140,7 +141,7 @@ def _scripts(words: Sequence[str], folder: str) -> Iterator[Path]:
     elif words[0] != "-c":
         yield Path(folder, words[0])
     named = (Path(folder, word) for word in words[1:] if word.endswith(".py"))
-    yield from (each for each in named if each.is_file())
+    yield from (each for each in named if is_file(each))
 
 
 def _require(writers: Writers, path: str, advice: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.errors import InputError
+from ..common.paths import is_file
 from ..common.trust import find_program, why_not_found
 from ..readers.program.launch import LaunchParser
 from .launch_wrappers import without_wrappers
@@ -63,7 +64,7 @@ def python_command(
         if rest and (module := _LAUNCHING_MODULES.get(Path(rest[0]).name)):  # as the kernel starts a console script
             rest = ["-m", module, *rest[1:]]
     else:
-        file = words[0] if Path(folder or "", words[0]).is_file() else str(find_program(words[0], path) or "")
+        file = words[0] if is_file(Path(folder or "", words[0])) else str(find_program(words[0], path) or "")
         if not file:
             is_script = words[0].endswith((".py", NOTEBOOK))
             raise InputError(f"{words[0]}: {'no such file' if is_script else why_not_found(words[0], path)}")
@@ -74,7 +75,7 @@ def python_command(
         rest = [file, *words[1:]]
     if not rest:
         raise InputError("the command names no program; write: vramtop rehearse -- python train.py ...")
-    if rest[0] not in ("-m", "-c") and not Path(folder or "", rest[0]).is_file():
+    if rest[0] not in ("-m", "-c") and not is_file(Path(folder or "", rest[0])):
         raise InputError(f"{rest[0]}: no such file")
     return _found(program, path, folder), rest, given
 
@@ -101,7 +102,7 @@ def _python_of(launcher: str, path: str, folder: str | None) -> str:
     file = Path(folder or "", launcher)
     if "/" not in launcher:
         file = Path(find_program(launcher, path) or "")
-    python = _interpreter(file) if file.is_file() else None
+    python = _interpreter(file) if is_file(file) else None
     beside = file.parent / "python"
     return python or (str(beside) if "/" in launcher and beside.is_file() else "python")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.common.paths import is_file, note_job_folder
+from vramtop.estimator.common.paths import is_file, is_folder, note_job_folder
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.secrets import displayed
 from vramtop.estimator.job.job import Job
@@ -186,14 +186,14 @@ def _find_scripted(
 def _named_in_file(named: str) -> dict[str, Any]:
     """Return what a job file states whose model has a name; empty: it is another file, or none."""
     path = Path(named)
-    if path.suffix != JOB_SUFFIXES[0] or not path.is_file():
+    if path.suffix != JOB_SUFFIXES[0] or not is_file(path):
         return {}
     with contextlib.suppress(InputError):
         written = written_job(path)
         if written is not None and written.program is None and written.model.config is None:
             model = written.model.id or "."
-            is_folder = model.startswith((".", "/", "~")) or (path.parent / model).exists()
-            return {} if is_folder else job_differences(Job(), written)
+            is_path = model.startswith((".", "/", "~")) or is_folder(path.parent / model)
+            return {} if is_path else job_differences(Job(), written)
     return {}
 
 
@@ -295,7 +295,7 @@ def _load(
     try:
         return LoadedJob(job=with_changes(from_model(named, changes), changes, where="the command line"))
     except InputError as error:
-        if not path.is_file():
+        if not is_file(path):
             raise
         kinds = f"a file that ends in {', '.join(JOB_SUFFIXES)}, a model, or a launch line after --"
         raise InputError(f"{error.message}; a job is {kinds}") from None

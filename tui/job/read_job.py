@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.common.paths import is_file, working_folder
+from vramtop.estimator.common.paths import is_file, is_folder, working_folder
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes, with_old_model_removed
@@ -39,7 +39,7 @@ def from_file(path: Path, changes: Mapping[str, Any]) -> LoadedJob:
     Raises:
         InputError: it is none of these, or cannot be read.
     """
-    if not path.is_file():
+    if not is_file(path):
         raise InputError(f"{path}: no such file")
     written = written_job(path) if path.suffix == ".toml" else None
     if written is not None:
@@ -156,7 +156,7 @@ def is_read(named: str) -> bool:
     """Return True for a job file or a program, rather than a model."""
     path = Path(named)
     if path.suffix in (*JOB_SUFFIXES, *PROGRAM_SUFFIXES):
-        return not path.is_dir()
+        return not is_folder(path)
     return path.suffix == ".sh" or (is_file(path) and is_shell_script(path))
 
 

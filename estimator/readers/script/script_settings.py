@@ -38,6 +38,7 @@ from .trained_model import (
     flat,
     infer_no_preparation,
     read_model,
+    read_named_model,
     read_others,
     read_trainer_adapters,
     read_unsloth,
@@ -253,7 +254,7 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
     _read_optimizer(notes, model)
     unused: set[str] = set()
     if trained.name is not None:
-        notes.written["model_name_or_path"] = trained.name
+        unused = read_named_model(trained.name, notes, tree)
     elif model is not None:
         unused = read_model(model, notes, certain=trained.certain)
     else:

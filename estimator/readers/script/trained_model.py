@@ -197,6 +197,16 @@ def decided_by_script(trained: _Trained, notes: Notes) -> tuple[set[str], set[st
     return unused, {name for name in passed_over if name in _BATCHES and name in options.declared} - unused
 
 
+def read_named_model(name: Setting, notes: Notes, tree: ast.Module) -> set[str]:
+    """Take the model that a trainer of TRL's loads by its name; return the options that it never gets.
+
+    It loads it by ``model_init_kwargs`` alone.
+    """
+    notes.written["model_name_or_path"] = name
+    read = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return {*_DTYPES, "attn_implementation"} - read
+
+
 def _read_config(model: Model, config: ModelConfig, notes: Notes) -> None:
     """Take the config that the script makes or changes."""
     changed, table = config.changed(), config.table()

@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 import msgspec
 
 from ...common.errors import InputError
+from ...common.paths import is_file
 from ...common.records import replace
 from ...common.untrusted_files import read_file
 
@@ -100,7 +101,7 @@ def shell_script_in(line: Sequence[str], folder: Path) -> int | None:
             return None
         path = folder / word
         behind_shell = at > 0 and any(PurePath(before).name in _SHELLS for before in line[:at])
-        return at if (behind_shell or word.endswith(SUFFIXES) or _has_shebang(path)) and path.is_file() else None
+        return at if (behind_shell or word.endswith(SUFFIXES) or _has_shebang(path)) and is_file(path) else None
     return None
 
 
@@ -221,7 +222,7 @@ def _known_words(command: _Command, path: Path) -> tuple[str, ...]:
 
 def _has_shebang(path: Path) -> bool:
     try:
-        return path.suffix == "" and path.is_file() and _SHEBANG.match(read_file(path)[:80]) is not None
+        return path.suffix == "" and is_file(path) and _SHEBANG.match(read_file(path)[:80]) is not None
     except OSError:
         return False
 

@@ -14,6 +14,8 @@ _ARGUMENT = re.compile(r"^(?P<place>\S+ line \d+): [\w.]+\((?P<setting>\w+=)")
 """Origin of an argument of a call in a script."""
 _KEY = re.compile(r"^(?P<place>[^:\s]+\.(?:ya?ml|json|toml)): (?P<setting>[\w.-]+)$")
 """Origin that ``layer_from_table`` gives a key of a file."""
+_MAKES_ARGUMENTS = re.compile(r"^\S+ line \d+: [\w.]*(?:TrainingArguments|(?!Lora|Peft|BitsAnd|Model)[A-Z]\w*Config)\(")
+"""Origin of an argument of a call that makes a trainer's arguments."""
 _BOUND = ", the longest a batch can be"
 
 
@@ -31,6 +33,11 @@ def written_place(finding: Finding) -> tuple[str, str] | None:
         return COMMAND_LINE, match["setting"]
     match = _KEY.match(origin) or _ARGUMENT.match(origin)
     return None if match is None else (match["place"], match["setting"])
+
+
+def makes_arguments(finding: Finding) -> bool:
+    """Return True if the setting is an argument of the call that makes a trainer's arguments."""
+    return _MAKES_ARGUMENTS.match(finding.origin) is not None
 
 
 def is_in_script(place: str | None) -> bool:

@@ -77,6 +77,20 @@ def test_a_script_that_makes_its_arguments_has_no_flags_of_the_trainers(line: st
     )
 
 
+def test_other_calls_of_a_script_take_no_arguments_of_the_trainers(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from transformers import DataCollatorForSeq2Seq, HfArgumentParser, Trainer, TrainingArguments\n"
+        "(arguments,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()\n"
+        "collator = DataCollatorForSeq2Seq(tokenizer=tokenizer, label_pad_token_id=-100)\n"
+        "Trainer(model, arguments, data_collator=collator).train()\n"
+    )
+    line = f"python train.py --output_dir o --model_name_or_path {MODEL} --per_device_train_batch_size 4"
+    reading = read_launch(line.split(), environ={}, cwd=tmp_path)
+    job = reading.job({"model.id": MODEL, "training.sequence_length": 64})
+    found = tool_edits(reading, job, {"training.micro_batch": 2, **FULL}, tool="transformers")
+    assert edits_text(found, ", ") == "--per_device_train_batch_size 4 -> 2, --gradient_checkpointing (new)"
+
+
 def test_the_batch_of_preference_pairs_is_the_tools_own(tmp_path: Path) -> None:
     line = TRL.replace("trl sft", "trl dpo")
     assert of_line(line, {"training.micro_batch": 2}, tmp_path) == ["--per_device_train_batch_size 4 -> 2"]

@@ -211,6 +211,10 @@ def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(vramt
         ),
         (("estimate", "--", "python", "nosuch.py"), 2, "nosuch.py: no such file"),
         (("estimate", "nosuch.sh"), 2, "nosuch.sh: no such file"),
+        (("fit", "--read-only", "--", "python", f"{300 * 'x'}.py"), 2, "File name too long"),
+        (("fit", f"{300 * 'x'}.yaml"), 2, "x.yaml: no such file"),
+        (("estimate", 300 * "x"), 2, "not a folder with a config.json"),
+        (("explain", 300 * "x"), 2, "File name too long"),
         (
             (
                 "estimate",

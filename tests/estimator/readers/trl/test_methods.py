@@ -304,6 +304,26 @@ SFTTrainer(choice.model_name_or_path, args=training_args, peft_config=adapters(c
 """
 
 
+BY_NAME = """\
+from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser
+training_args, model_args = TrlParser((SFTConfig, ModelConfig)).parse_args_and_config()
+MORE
+SFTTrainer(model=model_args.model_name_or_path, args=training_args, train_dataset=data).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "precision"),
+    [("", "bf16-mixed"), ("training_args.model_init_kwargs = dict(torch_dtype=model_args.torch_dtype)", "bf16")],
+)
+def test_a_model_that_a_trainer_loads_by_name_gets_only_its_own_arguments(
+    read: Read, tmp_path, more, precision
+) -> None:
+    (tmp_path / "sft.py").write_text(BY_NAME.replace("MORE", more))
+    line = "python sft.py --model_name_or_path gpt2 --max_length 512 --bf16 --torch_dtype bfloat16"
+    assert read(line, "0.19.1").job().training.precision == precision
+
+
 @pytest.mark.parametrize(("flag", "rank"), [("--use_lora", 8), ("--use_peft", None)])
 def test_a_scripts_own_choice_of_adapters_counts_whatever_a_flag_is_called(read: Read, tmp_path, flag, rank) -> None:
     (tmp_path / "sft.py").write_text(OWN_ADAPTERS)
