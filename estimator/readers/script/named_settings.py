@@ -107,7 +107,13 @@ def doubt_unused_lengths(tree: ast.Module, reader: Reader) -> set[str]:
     return read_idly
 
 
-def add_joined_cuts(tree: ast.Module, reader: Reader) -> None:
+def add_cuts(tree: ast.Module, reader: Reader) -> None:
+    """Add the lengths to which tokenizers are told to cut where these are not followed."""
+    _add_joined_cuts(tree, reader)
+    _add_unfollowed_cut(tree, reader)
+
+
+def _add_joined_cuts(tree: ast.Module, reader: Reader) -> None:
     """Add the lengths of two sequences up that are joined after each was cut; note it where one is not known."""
     cuts: dict[str, ast.expr] = {}
     for node in ast.walk(tree):
@@ -125,6 +131,21 @@ def add_joined_cuts(tree: ast.Module, reader: Reader) -> None:
         if None not in found:
             reader.notes.doubt(f"{where}; their lengths add up.", key="training.sequence_length")
             return
+
+
+def _add_unfollowed_cut(tree: ast.Module, reader: Reader) -> None:
+    """Take the one length to which tokenizers are told to cut where nothing that was followed states a length."""
+    notes = reader.notes
+    given = (notes.written, notes.hints, notes.options.declared, *(each.values for each in notes.arguments))
+    if any(name in (*LENGTH_ARGUMENTS, *_FURTHER_LENGTHS) for table in given for name in table):
+        return
+    cuts = [(node, cut) for node in ast.walk(tree) if isinstance(node, ast.Call) and (cut := _cut_of(node)) is not None]
+    sizes = {getattr(cut, "value", reader.module.names.get(getattr(cut, "id", ""), UNKNOWN)) for _, cut in cuts}
+    size = sizes.pop() if len(sizes) == 1 else None
+    if type(size) is int:
+        where = f"{reader.location(cuts[0][0])}: {short_text(cuts[0][0])}"
+        notes.hints["max_length"] = Setting(value=size, origin=where)
+        notes.doubt(f"{where} is taken for what cuts sequences.", key="training.sequence_length")
 
 
 def _root(node: ast.expr) -> str:

@@ -302,3 +302,29 @@ def test_a_folder_of_data_in_a_package_holds_no_code(tmp_path: Path) -> None:
     (tmp_path / "work" / "names" / "animals.txt").touch()
     assert not unsure(read(tmp_path, script(before="import work.names as names\nfrom work.names import animals\n")))
     assert unsure(read(tmp_path, script(before="import work.others as others\n")))
+
+
+OF_ITEMS = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained("bert-base-uncased")
+class Data(Dataset):
+    def __getitem__(self, at):
+        return tokenizer(self.texts[at], max_length=256, padding="max_length"MORE)
+model = AutoModelForSequenceClassification.from_pretrained("bert-base-uncased").cuda()
+print(sum(each.nelement() * each.element_size() for each in model.parameters()))
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in DataLoader(Data(), batch_size=8):
+    model(**batch).loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("more", "length"), [("", 256), ("), tokenizer('a', max_length=64", 512)])
+def test_the_one_length_that_tokenizers_cut_to_counts_and_is_in_doubt(tmp_path: Path, more: str, length: int) -> None:
+    (tmp_path / "train.py").write_text(OF_ITEMS.replace("MORE", more))
+    reading = read_launch(["python", "train.py"], environ={}, cwd=tmp_path)
+    assert reading.value("training.sequence_length") == length  # of several: the most that the model takes
+    assert warned(reading, "is taken for what cuts sequences") == (length == 256)
+    assert not warned(reading, "may change the model")
