@@ -53,48 +53,33 @@ class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def installed_packages(
-    python: Path,
-    *,
-    distributions: Sequence[str],
-    modules: Sequence[str] = (),
-    requirements_of: Sequence[str] = (),
-    environ: Mapping[str, str] | None = None,
-    timeout: float = 30,
+    python: Path, *, environ: Mapping[str, str] | None = None, timeout: float = 30, **names: Sequence[str]
 ) -> InstalledPackages:
-    """Return which of these distributions and modules an interpreter has.
+    """Return what an interpreter has of what is asked for, as ``packages_in`` does.
 
     Args:
         python: the interpreter.
-        distributions: names as on PyPI.
-        modules: import names.
-        requirements_of: distributions whose own requirements are wanted.
         environ: the job's environment; None: this process's.
         timeout: seconds.
+        names: as ``packages_in`` takes them.
 
     Raises:
         CannotTellError: it does not run, or not in time.
     """
     with Worker(python, environ=environ) as worker:
-        return packages_in(
-            worker, distributions=distributions, modules=modules, requirements_of=requirements_of, timeout=timeout
-        )
+        return packages_in(worker, timeout, **names)
 
 
-def packages_in(
-    worker: Worker,
-    *,
-    distributions: Sequence[str],
-    modules: Sequence[str] = (),
-    requirements_of: Sequence[str] = (),
-    timeout: float,
-) -> InstalledPackages:
-    """Return what a running worker's interpreter has, as ``installed_packages`` does."""
-    request = {
-        "op": "packages",
-        "distributions": list(distributions),
-        "modules": list(modules),
-        "requirements_of": list(requirements_of),
-    }
+def packages_in(worker: Worker, timeout: float, **names: Sequence[str]) -> InstalledPackages:
+    """Return what a running worker's interpreter has.
+
+    Args:
+        worker: the worker.
+        timeout: seconds.
+        names: ``distributions`` as on PyPI, ``modules`` by import names, and ``requirements_of`` distributions whose
+            own requirements are wanted.
+    """
+    request = {"op": "packages", **{name: list(each) for name, each in names.items()}}
     return convert_answer(worker.request(request, timeout), InstalledPackages)
 
 

@@ -70,7 +70,7 @@ def probe_interpreter(path: Path, *, lend: bool = False) -> Interpreter | None:
         try:
             worker = started.enter_context(Worker(path))
             names = ("torch", "transformers", "peft")
-            found = packages_in(worker, distributions=names, timeout=PROBE_TIMEOUT_SECONDS).versions
+            found = packages_in(worker, PROBE_TIMEOUT_SECONDS, distributions=names).versions
         except ProcessLimitError:
             raise
         except CannotTellError:

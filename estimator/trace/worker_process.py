@@ -56,10 +56,8 @@ def convert_answer(message: Mapping[str, Any], answer_type: type[T]) -> T:
     """Return a worker's message as a typed answer.
 
     Raises:
-        CannotTellError: the worker does not support the request, or the message has another type.
+        CannotTellError: the message has another type.
     """
-    if message.get("unsupported"):
-        raise CannotTellError(str(message["unsupported"]))
     try:
         return msgspec.convert(message, answer_type)
     except msgspec.ValidationError as error:

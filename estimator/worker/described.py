@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from .repetition.repeated_trace import TracedSteps
 from .repetition.shallow_models import DEPTH_FIELDS
 from .replaced import replaced
-from .request.protocol import UnsupportedError, die_with_parent
+from .request.protocol import RefusedError, die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ def trace_script(script: Mapping[str, Any], configs: Sequence[dict[str, Any] | N
         configs: fields that stand in for the script's own; None: its own. Each has a process of its own, all at once.
 
     Raises:
-        UnsupportedError: it fails; the sentence says where.
+        RefusedError: it fails; the sentence says where.
     """
     folder = Path(tempfile.mkdtemp(prefix="vramtop-"))
     gc.freeze()  # what is imported is looked through by no collection
@@ -65,7 +65,7 @@ def _result(folder: Path, status: int) -> TracedSteps:
     if found["error"] is None:
         return TracedSteps(**found["steps"])
     reason = found["error"] or f"ended before an optimizer had stepped: {_last_line(folder)}"
-    raise UnsupportedError(f"the job's program {reason[:_MOST_CHARACTERS]}")
+    raise RefusedError(f"the job's program {reason[:_MOST_CHARACTERS]}")
 
 
 def _last_line(folder: Path) -> str:

@@ -23,7 +23,6 @@
             "phases": {"forward": {"allocated": ..., "components": {...}}, ...}, "peak_tensors": [...],
             "timeline": [[event, bytes], ...], "timeline_components": {"weights": [bytes, ...], ...},
             "timeline_phases": [[phase, event], ...], "reserved": {...}, "allocations": "...", "versions": {...}}
-        -> {"unsupported": "why this job cannot be traced"}
 
 ``inventory`` and ``trace`` need torch (2.4 or newer) and transformers (4.45 or newer), and peft for adapters. No
 weights are read and nothing is downloaded. Code that belongs to a model or to the user runs only where ``code``
@@ -37,7 +36,7 @@ import gc
 import platform
 from typing import Any
 
-from .request.protocol import RefusedError, UnsupportedError, loaded_versions
+from .request.protocol import loaded_versions
 
 
 def packages(request: dict[str, Any]) -> dict[str, Any]:
@@ -138,21 +137,15 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
     from .repetition.repeated_trace import trace_repeated
 
     script = message["script"]
-    try:
-        import_libraries(script["text"])
-        if "code" not in message:
-            require_known_type(message["config"])
-        traced = None
-        if message["least_rounds"] is not None:
-            traced = trace_repeated(
-                lambda configs: trace_script(script, configs),
-                message["config"],
-                message["task"],
-                message["least_rounds"],
-            )
-        traced = traced or trace_script(script, [None])[0]
-    except (UnsupportedError, RefusedError) as reason:
-        return {"unsupported": str(reason)}
+    import_libraries(script["text"])
+    if "code" not in message:
+        require_known_type(message["config"])
+    traced = None
+    if message["least_rounds"] is not None:
+        traced = trace_repeated(
+            lambda configs: trace_script(script, configs), message["config"], message["task"], message["least_rounds"]
+        )
+    traced = traced or trace_script(script, [None])[0]
     gc.disable()  # what is left to do makes 100,000 tuples and no garbage; the collection after the answer enables it
     has_steps = any(each.name == "optimizer step" for each in traced.history.phases)
     summary = summarize(traced.history, MEASURED_STEP if has_steps else 1)

@@ -19,15 +19,9 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-# Errors whose message is a sentence for the user.
-
 
 class RefusedError(Exception):
-    """The installed libraries or the user's code cannot do what the request asks for; answered as ``error``."""
-
-
-class UnsupportedError(Exception):
-    """The trace does not cover this job; answered as ``unsupported``."""
+    """What the request asks for cannot be done here; its message is a sentence for the user."""
 
 
 _TOLD_VERSIONS = ("transformers", "peft", "accelerate", "trl", "diffusers", "timm", "lightning", "deepspeed",
