@@ -19,8 +19,6 @@ class ReservedMemory(msgspec.Struct, frozen=True):
     """Its error message, if memory was too small even so."""
     at: tuple[int, ...]
     """Bytes after each event that was asked for; after the end of the replay, the last ones."""
-    followed: tuple[str, ...]
-    """Settings that were applied."""
     notes: tuple[str, ...]
     """Settings that could not be applied, and why."""
 

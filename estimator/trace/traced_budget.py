@@ -107,7 +107,6 @@ def traced_budget(
     other = less + longest_first_doubt(resolved, highest.components), more
     peak = peak_of(phases, highest, reserved.peak + overhead.workspace, doubts, other)
     sizes = [size + overhead.workspace for size in reserved.at]
-    followed = ", ".join(reserved.followed) if set_by else ""
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
     parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
     return Budget(
@@ -126,7 +125,7 @@ def traced_budget(
             f"The job's program (vramtop program) was rehearsed with {versions}.",
             *assumptions(resolved, arch, gpu),
             *_trained_assumption(job, trace),
-            *([f"{set_by} sets the allocator: {followed}."] if followed else []),
+            *([f"{set_by} sets the allocator: {conf.strip()}."] if set_by and conf and conf.strip() else []),
         ),
         warnings=(
             *warnings(resolved, arch, None, fused_recurrence="mamba_ssm" in trace.versions),

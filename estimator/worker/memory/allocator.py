@@ -53,21 +53,7 @@ MIN_OWN_SEGMENT_BYTES = 10 * MIB
 
 
 class OutOfMemoryError(MemoryError):
-    """A request that failed even after the cache was given back. All figures in bytes."""
-
-    def __init__(self, *, requested: int, segment: int, allocated: int, reserved: int, limit: int) -> None:
-        self.requested = requested
-        """The request, rounded."""
-        self.segment = segment
-        """The segment that it needed; an expandable one grows by less."""
-        self.allocated = allocated
-        self.reserved = reserved
-        """Reserved after the flush: what is not allocated of it is spread over segments that are partly in use."""
-        self.free = limit - reserved
-        super().__init__(
-            f"out of memory: {requested / MIB:,.0f} MiB requested, {self.free / MIB:,.0f} free, {reserved / MIB:,.0f} "
-            f"reserved of which {allocated / MIB:,.0f} allocated"
-        )
+    """A request that failed even after the cache was given back; what is reserved and not allocated is split up."""
 
 
 class CachingAllocator(DeviceMemory):
@@ -222,12 +208,10 @@ class CachingAllocator(DeviceMemory):
             self.retries += 1
             block = self._take_from_device(pool, size, segment)
         if block is None:
+            sizes = size, self.capacity - self.reserved, self.reserved, self.allocated
+            requested, free, reserved, used = (f"{each / MIB:,.0f}" for each in sizes)
             raise OutOfMemoryError(
-                requested=size,
-                segment=segment,
-                allocated=self.allocated,
-                reserved=self.reserved,
-                limit=self.capacity,
+                f"out of memory: {requested} MiB requested, {free} free, {reserved} reserved of which {used} allocated"
             )
         return block
 

@@ -6,7 +6,7 @@ Source: c10/core/AllocatorConfig and c10/cuda/CUDAAllocatorConfig of torch 2.4 t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ class AllocatorSettings:
     """Blocks of this size or more are never split, nor given to smaller requests. None: no limit."""
     notes: tuple[str, ...] = ()
     """Sentences about options that are not followed."""
-    followed: tuple[str, ...] = field(default=(), compare=False)
-    """Options that are followed and change something, as written."""
 
     @classmethod
     def from_conf(cls, text: str | None) -> AllocatorSettings:
@@ -42,7 +40,6 @@ class AllocatorSettings:
         """
         settings = cls()
         notes: list[str] = []
-        followed: list[str] = []
         for name, value in _options(text or ""):
             if name in OPTIONS_WITHOUT_EFFECT:
                 continue
@@ -50,14 +47,10 @@ class AllocatorSettings:
                 notes.append(_UNMODELLED.get(name, f"allocator option {name!r} is not known and was ignored"))
                 continue
             try:
-                changed = replace(settings, **_READERS[name](value))
+                settings = replace(settings, **_READERS[name](value))
             except ValueError as error:
                 notes.append(f"allocator option {name}:{value} was ignored: {error}")
-                continue
-            if changed != settings:
-                settings = changed
-                followed.append(f"{name}:{value}")
-        return replace(settings, notes=tuple(notes), followed=tuple(followed))
+        return replace(settings, notes=tuple(notes))
 
 
 def _options(text: str) -> list[tuple[str, str]]:

@@ -58,7 +58,6 @@ def replay_reserved(
         "at": [reserved[bisect_right(indices, mark)] for mark in marks],
         "retries": allocator.retries,
         "out_of_memory": failure,
-        "followed": list(settings.followed),
         "notes": list(settings.notes),
     }
 
