@@ -149,7 +149,7 @@ def test_the_allocators_settings_are_those_of_the_given_environment() -> None:
     assert growing.peak.reserved_bytes < usual.peak.reserved_bytes
     assert growing.peak.allocated_bytes == usual.peak.allocated_bytes
     assert any(
-        "PYTORCH_CUDA_ALLOC_CONF sets the allocator: expandable_segments:True." in sentence
+        "PYTORCH_CUDA_ALLOC_CONF sets the allocator: expandable_segments:True" in sentence
         for sentence in growing.assumptions
     )
     assert any("'no_such_thing' is not known" in sentence for sentence in growing.warnings)
