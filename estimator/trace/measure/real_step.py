@@ -22,7 +22,7 @@ from ...program.training_script import How
 from ..installed_packages import Interpreter
 from ..interpreters import choose_interpreter
 from ..start_python import start_python
-from ..worker_process import WORKER_PROGRAM
+from ..worker_process import WORKER_PROGRAM, convert_answer
 from .measured_step import Device, MeasuredRank, MeasuredStep
 
 _STAGES = ("ready", "context", "first step", "steady")
@@ -191,12 +191,7 @@ class _Run:
         answers = [each for each in done if each is not None]
         if len(answers) < len(done) and not any(each.get("out_of_memory") for each in answers):
             raise CannotTellError(self._failure())
-        try:
-            ranks = tuple(msgspec.convert(each, MeasuredRank) for each in answers)
-        except msgspec.ValidationError as error:
-            raise CannotTellError(
-                f"vramtop cannot read the measured figures ({error}); this is a bug in vramtop, please report it"
-            ) from None
+        ranks = tuple(convert_answer(each, MeasuredRank) for each in answers)
         return MeasuredStep(device=device, ranks=ranks, versions=ranks[0].versions)
 
     def _failure(self) -> str:
