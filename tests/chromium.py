@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,14 +21,10 @@ FLAGS = (
 needs_chromium = pytest.mark.skipif(PROGRAM is None, reason="Chromium is not installed")
 
 
-def command(profile: Path, *words: str) -> Sequence[str]:
-    """Return the command line of Chromium with a profile of its own."""
-    assert PROGRAM is not None
-    return (PROGRAM, *FLAGS, f"--user-data-dir={profile}", *words)
-
-
 def look(url: str, folder: Path, *words: str) -> str:
     """Open a page; return its document as the browser has it, after what the browser logged."""
+    assert PROGRAM is not None
     words = ("--enable-logging=stderr", "--log-level=0", "--dump-dom", *words, url)
-    done = subprocess.run(command(folder / "profile", *words), capture_output=True, text=True, timeout=120, check=True)
+    command = (PROGRAM, *FLAGS, f"--user-data-dir={folder / 'profile'}", *words)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return f"{done.stderr}\n{done.stdout}"

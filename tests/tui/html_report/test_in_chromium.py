@@ -1,11 +1,9 @@
 """The report in a real browser: it asks no server, keeps to its own policy, and is drawn in dark, light and print."""
 
 import socket
-import subprocess
-from pathlib import Path
 
 import pytest
-from chromium import command, look, needs_chromium
+from chromium import look, needs_chromium
 from eventful_recording import training_job, write_recording
 
 from vramtop.estimator.estimation import estimate
@@ -35,11 +33,3 @@ def test_opening_a_hostile_recordings_report_asks_nobody_and_runs_nothing(tmp_pa
     assert "document.title" in seen  # as text
     with pytest.raises(BlockingIOError):
         canary.accept()
-
-
-def test_the_report_prints(tmp_path: Path) -> None:
-    html = recording_page(read_recorded(write_recording(tmp_path / "run.jsonl"), estimate), made_by="vramtop 1")
-    (tmp_path / "run.html").write_text(html)
-    words = (f"--print-to-pdf={tmp_path / 'run.pdf'}", (tmp_path / "run.html").as_uri())
-    subprocess.run(command(tmp_path / "profile", *words), capture_output=True, timeout=120, check=True)
-    assert (tmp_path / "run.pdf").read_bytes().startswith(b"%PDF")
