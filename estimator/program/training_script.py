@@ -387,10 +387,8 @@ class TrainerScript:
 
     def _layers_to_quantize(self) -> Iterator[str]:
         """Yield the beginning of a loop over the model's linear layers, with the ``weight`` of each."""
-        self._imports |= {
-            "transformers.pytorch_utils.Conv1D",
-            "transformers.quantizers.base.get_keys_to_not_convert",
-        }
+        home = "integrations.bitsandbytes" if older(self._job.software.transformers, 5, 0) else "quantizers.base"
+        self._imports |= {"transformers.pytorch_utils.Conv1D", f"transformers.{home}.get_keys_to_not_convert"}
         yield "kept = {*get_keys_to_not_convert(model), *(model._keep_in_fp32_modules or ())}"
         yield "for name, layer in list(model.named_modules()):"
         yield "    is_linear, is_transposed = isinstance(layer, torch.nn.Linear), isinstance(layer, Conv1D)"

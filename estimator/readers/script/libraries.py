@@ -246,8 +246,9 @@ def _passes_on(constructor: ast.FunctionDef) -> bool:
 
 def _is_own_value(target: ast.expr) -> bool:
     """Return True for an attribute of a trainer that the library's does not know, or a name."""
-    of_self = isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
-    return isinstance(target, ast.Name) or (of_self and target.attr not in _OWN_STATE)  # type: ignore[union-attr]
+    if isinstance(target, ast.Attribute):
+        return ast.unparse(target.value) == "self" and target.attr not in _OWN_STATE
+    return isinstance(target, ast.Name)
 
 
 def own_method(instance: Instance, call: Call) -> Any:

@@ -310,3 +310,10 @@ def test_the_argument_of_the_dtype_is_the_versions(version: str | None, name: st
         {"model": {"id": "gpt2"}, "software": {"transformers": version} if version else {}}, where=""
     )
     assert f"    {name}=torch." in script_of(job)
+
+
+@pytest.mark.parametrize(("version", "home"), [("4.57", "integrations.bitsandbytes"), ("5.0", "quantizers.base")])
+def test_what_bitsandbytes_keeps_is_asked_where_the_version_has_it(version: str, home: str) -> None:
+    adapters = {"rank": 8, "quantization": "nf4"}
+    fields = {"model": {"id": "gpt2"}, "lora": adapters, "software": {"transformers": version}}
+    assert f"from transformers.{home} import get_keys_to_not_convert" in script_of(job_from_mapping(fields, where=""))
