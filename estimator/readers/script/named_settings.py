@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
+from ...common.records import replace
 from ..arguments.table import scripts
 from ..source.settings import Setting
 from .configs import LENGTH_ARGUMENTS
@@ -34,6 +35,7 @@ SIZES = scripts().aliases["constant"]
 def named_settings(tree: ast.Module, reader: Reader) -> dict[str, Setting]:
     """Return numbers that names of lengths are given anywhere, and the sizes of a script with a loop of its own."""
     found: dict[str, Setting] = {}
+    bounds = set[str]()
     notes, module = reader.notes, reader.module
     for setting, aliases in SIZES.items() if notes.optimizers and not notes.trainers else ():
         name = next((name for name in aliases if type(module.names.get(name)) is int), "")
@@ -50,7 +52,8 @@ def named_settings(tree: ast.Module, reader: Reader) -> dict[str, Setting]:
         elif isinstance(node, ast.If) and _bounded(node) in {*LENGTH_ARGUMENTS} - notes.options.given.keys():
             sentence = f"if {short_text(node.test)} bounds a length that is not known; the bound is counted."
             notes.doubt(f"{reader.location(node)}: {sentence}", key="training.sequence_length")
-    return found
+            bounds.add(_bounded(node))
+    return {name: replace(each, written=each.written and name not in bounds) for name, each in found.items()}
 
 
 def _bounded(node: ast.If) -> str:

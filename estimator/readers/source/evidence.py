@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from ...common.errors import InputError
+from ...common.records import replace
 from ...job.job import Job
 from ...job.job_file.changes import ABOUT_THE_MODEL, job_differences, with_changes, with_old_model_removed
 from ...job.rules.optimizers.by_name import OptimizerChoice
@@ -252,6 +253,12 @@ class FindingCollector:
     def infer(self, key: str, value: Any, origin: str) -> None:
         """Record a value that the user did not write: a default or an inference."""
         self.record(key, value, origin, written=False)
+
+    def lower(self, key: str, most: int, origin: str) -> None:
+        """Lower a number that nobody wrote, such as a bound, to the most that is possible."""
+        found = self._findings.get(key)
+        if found is not None and not found.written and found.value > most:
+            self._findings[key] = replace(found, value=most, origin=origin)
 
     def record_count(self, key: str, setting: Setting | None) -> None:
         """Record a whole number of at least 1; refuse any other value."""

@@ -107,13 +107,18 @@ def _doubt_own_loop(loop: Setting, findings: FindingCollector) -> None:
 
 
 def _bound_length(config: Mapping[str, Any], findings: FindingCollector) -> None:
-    """Count as many tokens as the model takes where a length is not known; nothing where it takes any number."""
-    most = config.get("max_position_embeddings", config.get("n_positions"))
-    is_bound = config.get("model_type") in _WITH_POSITIONS and type(most) is int
-    if is_bound and findings.lacks("training.sequence_length"):
-        length = most - most % 8  # without the places that RoBERTa leaves free
-        sentence = f"What cuts sequences is not known; they are counted with the {length} tokens that the model takes."
-        findings.record("training.sequence_length", length, "the most that the model takes")
+    """Count at most as many tokens as the model takes, unless a length is written; those too where none is known."""
+    if config.get("model_type") not in _WITH_POSITIONS:
+        return
+    from ...model.read_architecture import max_positions  # here: few running programs need it
+
+    if (most := max_positions(config)) is None:
+        return
+    origin = "the most that the model takes"
+    findings.lower("training.sequence_length", most, origin)
+    if findings.lacks("training.sequence_length"):
+        sentence = f"What cuts sequences is not known; they are counted with the {most} tokens that the model takes."
+        findings.infer("training.sequence_length", most, origin)
         findings.mark_uncertain("training.sequence_length", sentence, direction="less")
 
 

@@ -179,6 +179,8 @@ def test_a_length_that_only_has_a_bound_is_doubted(
     reading = read(tmp_path, everything("cut()", after=parsed("'--max_seq_length'") + cut), *words)
     assert reading.value("training.sequence_length") == length
     assert any("bounds a length that is not known" in each for each in reading.warnings) == doubted
+    text = everything("cut()", after=parsed("'--max_seq_length'") + cut).replace("gpt2", "roberta-base")
+    assert read(tmp_path, text, *words).value("training.sequence_length") == min(length, 512)  # its positions
 
 
 def test_flash_attention_is_read_of_what_a_trainer_loads_its_model_with(tmp_path: Path) -> None:
