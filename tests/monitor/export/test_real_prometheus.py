@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes three exporters: what it stores, which alerts fire, what Grafana would ask it."""
+"""A real Prometheus that scrapes three exporters: which alerts fire, and what Grafana would ask it."""
 
 import json
 import re

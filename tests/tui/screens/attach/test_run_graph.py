@@ -48,6 +48,12 @@ def test_memory_beyond_the_budget_belongs_to_no_component():
     assert [row[-1] for row in patterns(picture(steady(80 * GIB), layers=STACKED))] == [*"██", *"▒▒▓▓▒▒"]
 
 
+def test_a_level_line_crosses_the_whole_graph_and_leaves_the_curve_as_it_is():
+    line = LevelLine(GPU_TOTAL // 2, "-")
+    drawn = [patterns(picture(history, lines=[line]))[3] for history in ((), steady(70 * GIB), steady(45 * GIB))]
+    assert drawn == ["-" * 20, "-" * 20, "▄" * 20]
+
+
 def test_marks_are_drawn_above_the_curve_and_on_the_axis():
     shown = picture(steady(GPU_TOTAL // 2), marks=[mark(4.0, "L")])
     rows = patterns(shown)
