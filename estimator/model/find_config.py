@@ -5,6 +5,7 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -271,12 +272,13 @@ def cached_model(name: str, environ: Mapping[str, str]) -> Path:
 
 
 def _from_folder(name: str) -> ResolvedModel | None:
-    try:
-        return _read_folder(name, expand_user(name))
-    except PermissionError as error:
-        raise InputError(f"{error.filename or name}: permission denied") from None
-    except OSError:  # too long to be a path
-        return None
+    path = expand_user(name)
+    with suppress(OSError, ValueError):  # no such path, or too long to be one
+        try:
+            (path / "config.json").stat()
+        except PermissionError as error:
+            raise InputError(f"{error.filename or name}: permission denied") from None
+    return _read_folder(name, path)
 
 
 def _read_folder(name: str, path: Path) -> ResolvedModel | None:
@@ -292,9 +294,9 @@ def _read_folder(name: str, path: Path) -> ResolvedModel | None:
             )
         return None
     file = path / "config.json"
-    if file.is_file():
+    if is_file(file):
         return ResolvedModel(config=read_config(file), source="folder", where=str(file), label=path.resolve().name)
-    if (path / "adapter_config.json").is_file():
+    if is_file(path / "adapter_config.json"):
         base = read_config(path / "adapter_config.json").get("base_model_name_or_path")
         raise InputError(f"{name} holds an adapter, not a model; set model.id to its base model ({base})")
     if is_path:
