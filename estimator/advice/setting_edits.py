@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..job.job import Job
 from ..job.job_file.changes import job_to_mapping
 from ..readers.arguments.table import Written
-from ..readers.source.written_places import COMMAND_LINE, is_in_script, makes_arguments, written_place
+from ..readers.source.written_places import COMMAND_LINE, is_in_script, place_of_arguments, written_place
 from ..readers.tools.tool_registry import table_of_tool
 
 if TYPE_CHECKING:
@@ -74,10 +74,11 @@ def tool_edits(
         place: where new settings belong if the evidence does not show it: ``command line``, or a file's name.
     """
     findings = {finding.key: finding for finding in reading.findings}
-    written = [(finding, where[0]) for finding in reading.findings if (where := written_place(finding))]
-    in_calls = [where for finding, where in written if makes_arguments(finding)]
-    elsewhere = [where for _, where in written if not is_in_script(where)]
-    places = in_calls or elsewhere  # a script that makes its trainer's arguments has no flags
+    in_calls = [place_in for finding in reading.findings if (place_in := place_of_arguments(finding))]
+    of_tool = [each for each in reading.findings if each.key.startswith(("model.", "training.", "lora."))]
+    written = [where[0] for finding in of_tool if (where := written_place(finding))]
+    elsewhere = [where for where in written if not is_in_script(where)]
+    places = in_calls or elsewhere  # a script that makes its trainer's arguments need not have flags for all
     place = max(places, key=places.count) if places else place  # where most of the settings are written
     found: list[Edit] = []
     for key, value in changes.items():

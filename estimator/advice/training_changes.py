@@ -98,6 +98,11 @@ def _takes_quantized_weights(job: ResolvedJob) -> bool:
     return job.framework.adapters and job.strategy.quantized_weights
 
 
+def _has_fused_loss(job: ResolvedJob) -> bool:
+    takes = job.framework.name != "transformers" or job.versions.trainer_fuses_loss
+    return takes and job.framework.available_loss == "fused-linear"
+
+
 def _may_checkpoint_selectively(job: ResolvedJob) -> bool:
     return job.training.activation_checkpointing == "none" and job.framework.selective_checkpointing
 
@@ -121,7 +126,7 @@ TRAINING_CHANGES: tuple[Proposal, ...] = (
     ),
     ChangeRule(
         kind="loss",
-        applies=lambda job: job.training.loss == "full" and job.framework.available_loss == "fused-linear",
+        applies=lambda job: job.training.loss == "full" and _has_fused_loss(job),
         changes={"training.loss": "fused-linear"},
         why="needs a fused loss such as Liger's",
         slowdown=0.01,

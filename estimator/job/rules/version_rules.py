@@ -104,6 +104,8 @@ class VersionRules:
     """The causal loss copies the fp32 logits without the last token (transformers before 4.49)."""
     casts_logits_in_model = _before("transformers", 4, 46)
     """The model returns fp32 logits, so that the 16-bit ones are freed before the loss (transformers before 4.46)."""
+    trainer_fuses_loss = _since("transformers", 4, 45)
+    """TrainingArguments take ``use_liger_kernel`` (transformers since 4.45, huggingface/transformers#32860)."""
     checkpoints_with_gradient = _since("transformers", 5, 0)
     """Gradient checkpointing makes the embedding's output need a gradient, trained or not (transformers since 5.0)."""
     keeps_quantized_on_gpu = _since("transformers", 5, 0)

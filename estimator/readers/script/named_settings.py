@@ -10,6 +10,7 @@ from ..source.settings import Setting
 from .configs import LENGTH_ARGUMENTS
 from .follow import OTHER_LENGTHS, Reader
 from .notes import Notes
+from .operators import as_number
 from .values import UNKNOWN, short_text
 
 _LENGTH = re.compile(
@@ -41,6 +42,10 @@ def named_settings(tree: ast.Module, reader: Reader) -> dict[str, Setting]:
         name = next((name for name in aliases if type(module.names.get(name)) is int), "")
         value = module.names.get(name)
         found |= {setting: Setting(value=value, origin=f"{reader.name}: {name} = {value}")} if name else {}
+        if setting == "gradient_accumulation_steps":  # batches are those of a DataLoader
+            for option in (notes.options.find(alias, uses=False) for alias in aliases):
+                if option is not None and type(as_number(option.value)) is int:
+                    found[setting] = option
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
     elsewhere = {id(each) for node in functions if OTHER_LENGTHS.search(node.name) for each in ast.walk(node)}
     for node in ast.walk(tree):

@@ -14,8 +14,10 @@ _ARGUMENT = re.compile(r"^(?P<place>\S+ line \d+): [\w.]+\((?P<setting>\w+=)")
 """Origin of an argument of a call in a script."""
 _KEY = re.compile(r"^(?P<place>[^:\s]+\.(?:ya?ml|json|toml)): (?P<setting>[\w.-]+)$")
 """Origin that ``layer_from_table`` gives a key of a file."""
-_MAKES_ARGUMENTS = re.compile(r"^\S+ line \d+: [\w.]*(?:TrainingArguments|(?!Lora|Peft|BitsAnd|Model)[A-Z]\w*Config)\(")
-"""Origin of an argument of a call that makes a trainer's arguments."""
+_MAKES_ARGUMENTS = re.compile(
+    r"(?:^|\()(?P<place>\S+ line \d+): [\w.]*(?:TrainingArguments|(?!Lora|Peft|BitsAnd|Model)[A-Z]\w*Config)\("
+)
+"""Origin of an argument of a call that makes a trainer's arguments, or of an option that is one."""
 _BOUND = ", the longest a batch can be"
 
 
@@ -35,9 +37,10 @@ def written_place(finding: Finding) -> tuple[str, str] | None:
     return None if match is None else (match["place"], match["setting"])
 
 
-def makes_arguments(finding: Finding) -> bool:
-    """Return True if the setting is an argument of the call that makes a trainer's arguments."""
-    return _MAKES_ARGUMENTS.match(finding.origin) is not None
+def place_of_arguments(finding: Finding) -> str | None:
+    """Return the line of a script's call that makes a trainer's arguments, where the setting is one of them."""
+    match = _MAKES_ARGUMENTS.search(finding.origin) if finding.written else None
+    return match and match["place"]
 
 
 def is_in_script(place: str | None) -> bool:

@@ -77,6 +77,25 @@ def test_a_script_that_makes_its_arguments_has_no_flags_of_the_trainers(line: st
     )
 
 
+ALL_BY_FLAGS = OWN_FLAGS.replace('"out", ', "").replace(', optim="adamw_torch"', "")
+
+
+def test_arguments_that_are_all_options_are_added_to_their_call(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ALL_BY_FLAGS)
+    reading = read_launch(["python", "train.py"], environ={}, cwd=tmp_path)
+    job = reading.job({"model.id": MODEL, "training.sequence_length": 64})
+    assert edits_text(tool_edits(reading, job, FULL, tool="transformers"), ", ") == (
+        "train.py line 6: gradient_checkpointing=True (new)"
+    )
+
+
+def test_deepspeeds_file_takes_no_arguments_of_the_trainers(tmp_path: Path) -> None:
+    buckets = '"reduce_bucket_size": 1, "stage3_prefetch_bucket_size": 2, "sub_group_size": 3, "overlap_comm": true'
+    (tmp_path / "ds.json").write_text(f'{{"zero_optimization": {{"stage": 3, {buckets}}}}}')
+    change = {"training.optimizer": "adamw-8bit"}
+    assert of_line(f"{TRL} --deepspeed ds.json", change, tmp_path) == ["--optim adamw_bnb_8bit (new)"]
+
+
 def test_other_calls_of_a_script_take_no_arguments_of_the_trainers(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "from transformers import DataCollatorForSeq2Seq, HfArgumentParser, Trainer, TrainingArguments\n"

@@ -274,3 +274,9 @@ def test_every_suggestion_for_too_many_gpus_takes_fewer(quick: QuickEstimator) -
         assert all(with_changes(job, s.changes).parallel.world_size <= 8 for s in found)
         assert found[0].verdict == "fits"
     assert offered(job, quick, within(160, 8), gpus=8)[0].changes == {"parallel.pipeline": 1}
+
+
+@pytest.mark.parametrize(("version", "offered"), [("4.44.2", False), ("4.45.0", True)])
+def test_a_fused_loss_is_offered_where_the_trainer_takes_it(version: str, *, offered: bool) -> None:
+    job = with_changes(JOB, {"software.transformers": version})
+    assert any({"training.loss"} == {*each.changes} for each in candidate_changes(job)) == offered

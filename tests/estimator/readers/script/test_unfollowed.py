@@ -328,3 +328,28 @@ def test_the_one_length_that_tokenizers_cut_to_counts_and_is_in_doubt(tmp_path: 
     assert reading.value("training.sequence_length") == length  # of several: the most that the model takes
     assert warned(reading, "is taken for what cuts sequences") == (length == 256)
     assert not warned(reading, "may change the model")
+
+
+ACCUMULATES = """import argparse
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM
+parser = argparse.ArgumentParser()
+parser.add_argument("--accumulation-steps", type=int, default=1)
+options = parser.parse_args()
+model = AutoModelForCausalLM.from_pretrained("gpt2").to("cuda")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+loader = iter(DataLoader(data, batch_size=4))
+for step in range(100):
+    for _ in range(options.accumulation_steps):
+        batch = next(loader)
+        model(**batch).loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_loop_around_the_backward_pass_accumulates(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ACCUMULATES)
+    for words, steps in (([], 1), (["--accumulation-steps", "16"], 16)):
+        reading = read_launch(["python", "train.py", *words], environ={}, cwd=tmp_path)
+        assert reading.value("training.gradient_accumulation") == steps
