@@ -32,6 +32,8 @@ def test_commands_are_in_groups_by_what_one_wants_those_of_scripts_last() -> Non
     groups = {name: re.findall(r"^  (\w+)", text, re.MULTILINE) for name, text in sections.items() if name in GROUPS}
     assert list(groups) == list(GROUPS)
     assert sorted(command for names in groups.values() for command in names) == sorted(COMMANDS)
+    sections = dict(_section(part) for part in vramtop("history", "--help", code=0).out.split("\n\n"))
+    assert "--python" in sections["flags of every command"]
 
 
 @pytest.mark.parametrize("words", [[], *([command] for command in COMMANDS)])

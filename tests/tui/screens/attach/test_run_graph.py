@@ -44,6 +44,12 @@ def test_without_colour_layers_differ_in_their_pattern_and_held_memory_from_memo
     assert [row[-1] for row in patterns(picture(layers=STACKED))] == [*"  ░░  ░░"]
 
 
+def test_with_colour_observed_memory_is_brighter_than_expected_memory():
+    half = [(time, size if time < 10 else None) for time, size in steady(60 * GIB)]
+    weights = run_graph_rows(picture(half, layers=STACKED), width=20, height=8)[-1]
+    assert sum(bytes.fromhex(weights[0].ground[1:])) > sum(bytes.fromhex(weights[19].ground[1:]))
+
+
 def test_memory_beyond_the_budget_belongs_to_no_component():
     assert [row[-1] for row in patterns(picture(steady(80 * GIB), layers=STACKED))] == [*"██", *"▒▒▓▓▒▒"]
 

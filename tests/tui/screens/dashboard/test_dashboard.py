@@ -1,4 +1,5 @@
 import gc
+import queue
 import threading
 import time
 from collections.abc import Sequence
@@ -103,6 +104,14 @@ async def test_the_first_frame_shows_the_early_reading(monkeypatch):
         first = next(frame for frame in written if "vramtop" in frame)
         assert "61.5 of 80.0 GiB" in first
         assert "4711" in first
+
+
+def test_readings_after_the_first_frame_go_to_the_app():
+    taken, snapshot = queue.Queue(), make_snapshot([])
+    head_start = EarlySampler(ScriptedSource([snapshot]), 0.05, lambda found: found)
+    head_start.subscribe(taken.put, taken.put)
+    assert taken.get(timeout=20) == taken.get(timeout=20) == snapshot
+    head_start.sampler.stop(20)
 
 
 async def test_a_failure_from_before_the_app_started_is_shown():

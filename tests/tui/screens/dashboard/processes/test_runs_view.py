@@ -120,6 +120,10 @@ async def test_the_cursor_stays_on_its_row_when_rows_move_or_are_folded_away():
         assert table.selected.row.process.pid == 13
         table.show_view("runs")
         assert table.selected.row.process.pid == 13
+        table.show_view("processes")
+        table.move_cursor(row=shown(table).index("22"))
+        table.show_view("runs")  # there its run is folded
+        assert table.selected.cells["PID"].text == "2 procs"
 
 
 async def test_a_filter_that_some_processes_match_unfolds_their_run_to_them():
