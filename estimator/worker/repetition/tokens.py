@@ -22,7 +22,7 @@ ALLOCATE, FREE, RETURN = range(3)
 """A storage is allocated, freed, or the block of a freed one returns to its pool."""
 Kind = tuple[Any, ...]
 """What alike storages share: fields of ``StorageRecord`` from ``nbytes`` on, with ``{}`` for numbers in ``module``; -1
-bytes are those of a vector with one element for each gradient."""
+bytes are those of a vector with one element for each gradient, which no module makes."""
 Symbol = tuple[Any, Any]
 """An action and the kind of its storage, or the step and the name of a phase that begins."""
 
@@ -86,7 +86,7 @@ def _split(record: StorageRecord, gradients: int) -> tuple[Kind, tuple[int, ...]
     numbers = tuple(map(int, _NUMBER.findall(module)))
     if numbers:
         module = _NUMBER.sub("{}", module)
-    elif shape == (gradients,):
+    elif not module and shape == (gradients,):
         numbers, nbytes, shape = (gradients, nbytes), -1, ()
     used = record.stream, record.component, record.host, record.used_on, record.gpu
     return (nbytes, shape, record.dtype, module, *used), numbers
