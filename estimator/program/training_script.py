@@ -145,7 +145,7 @@ def not_written(why: str, what: str = "this job") -> CannotTellError:
 
 
 def _refused(job: ResolvedJob, tasks: Collection[str], *, splits_layers: bool) -> dict[str, Any]:
-    """Return sentences about settings that a script cannot express yet, each with True if the job has it."""
+    """Return the reasons why no script can be written yet, each with a true value where it holds for the job."""
     training, parallel = job.training, job.parallel
     other_rules = (
         job.lora is not None and job.trainable is not None and not all(each for _, each in job.trainable.rules)

@@ -178,7 +178,7 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
     command: list[str]
     """Starts what rehearses."""
     words: list[str]
-    """What Python would be given."""
+    """The arguments that ``python`` would be started with."""
     folder: str
     environ: dict[str, str]
     plan: dict[str, Any]

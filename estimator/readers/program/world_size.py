@@ -120,7 +120,7 @@ def _find_world_size(
 
 
 def visible_gpus(environ: Mapping[str, str]) -> Setting | None:
-    """Return the number of GPUs in CUDA_VISIBLE_DEVICES, or that Slurm gives, as the number of ranks; None: unknown."""
+    """Return the number of GPUs in CUDA_VISIBLE_DEVICES or Slurm's allocation as the world size; None: unknown."""
     visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     if visible:
         return Setting.default(len(visible), "the GPUs in CUDA_VISIBLE_DEVICES")

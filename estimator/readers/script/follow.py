@@ -114,7 +114,7 @@ class Reader:
         self._entered: set[int] = set()
         """Statements of the branches that known conditions take."""
         self._passed_by: set[int] = set()
-        """Statements of the branches that they do not take: a function that is called only there never runs."""
+        """Statements of the branches that are not taken: a function that is called only there never runs."""
         self._active: list[int] = []
         self._may_return = [False]
         """By function: whether it may have returned, so that what it assigns from there on is not known."""

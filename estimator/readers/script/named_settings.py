@@ -122,7 +122,7 @@ def add_cuts(tree: ast.Module, reader: Reader) -> None:
 
 
 def _add_joined_cuts(tree: ast.Module, reader: Reader) -> None:
-    """Add the lengths of two sequences up that are joined after each was cut; note it where one is not known."""
+    """Record the total length of two sequences that are joined after each is truncated; doubt it if one is unknown."""
     cuts: dict[str, ast.expr] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and (cut := _cut_of(node.value)) is not None:
@@ -157,7 +157,7 @@ def _add_unfollowed_cut(tree: ast.Module, reader: Reader) -> None:
 
 
 def _root(node: ast.expr) -> str:
-    """Return the name behind ``prompt`` and ``prompt["input_ids"]``; none for parts of a list."""
+    """Return the variable in ``prompt`` and ``prompt["input_ids"]``; an empty string for a slice of a list."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
             return ""

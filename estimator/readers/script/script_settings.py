@@ -328,7 +328,7 @@ def _doubt_unseen_model(notes: Notes) -> None:
 
 
 def _add_options(tree: ast.Module, reader: Reader, no_lengths: set[str]) -> None:
-    """Add the settings in options, names and the arguments of trainers, whichever model is trained."""
+    """Add the settings in command-line options, named numbers and trainer arguments, which hold for any model."""
     notes, options = reader.notes, reader.notes.options
     defaults = {name: each for name, each in options.defaults() if name not in no_lengths}
     later, given = options.assigned, options.given

@@ -255,7 +255,7 @@ class FindingCollector:
         self.record(key, value, origin, written=False)
 
     def lower(self, key: str, most: int, origin: str) -> None:
-        """Lower a number that nobody wrote, such as a bound, to the most that is possible."""
+        """Cap an inferred number, such as a bound, at the largest possible value; a number that was written stays."""
         found = self._findings.get(key)
         if found is not None and not found.written and found.value > most:
             self._findings[key] = replace(found, value=most, origin=origin)

@@ -1,4 +1,4 @@
-"""Tells from a finding's origin where the user wrote the setting: a flag, a key of a file, an argument in a script."""
+"""Finds where the user wrote a setting, by its origin: a flag, a key of a file, or an argument in a script."""
 
 import re
 

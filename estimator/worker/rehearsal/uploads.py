@@ -54,7 +54,7 @@ def keep_here(warn: Callable[[str], None]) -> None:
             raise error(f"a rehearsal sends no {method.upper()} to {host}")
 
     def guard(owner: Any, name: str, error: type[Exception] = ConnectionRefusedError) -> None:
-        """Refuse requests of a function, or a coroutine, that takes their method and URL, or one object with both."""
+        """Let a function or coroutine refuse requests that write; it takes method and URL, or one request object."""
         plain = getattr(owner, name)
         signature = inspect.signature(plain)
 

@@ -30,7 +30,7 @@ class FamiliarFlag(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     sets: Settings = {}
     """What it sets whatever its value, or where a switch is on."""
     off: Settings = {}
-    """What it sets where a switch is off."""
+    """What it sets if the flag is a switch and is off."""
     also: Settings = {}
     """What it sets besides."""
 
@@ -47,7 +47,7 @@ class FamiliarFlag(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def value_optional(self) -> bool:
-        """Its value may be left out."""
+        """Return True if the flag may be given without a value."""
         return self.value.startswith("[")
 
     def settings(self, text: str) -> Settings:
