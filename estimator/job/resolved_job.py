@@ -42,13 +42,16 @@ def rank_sizes(job: Job) -> dict[str, int]:
     scores_last = asks and not version_rules(job).scores_prompts
     # what the scored completion leaves of a sequence
     prompt = (rollout and rollout.prompt_length) or max(1, length - (training.loss_length or 0))
+    scored = training.loss_length or length
+    if job.model.task != "seq2seq-lm":
+        scored = min(length, scored)
     return {
         "sequences": sequences,
         "local_length": length,
         "local_tokens": sequences * length,
         "generated_sequences": sequences * rollout.micro_batches if rollout and generates else 0,
         "prompt_length": min(length, prompt),
-        "scored_tokens": sequences * (1 if scores_last else min(length, training.loss_length or length)),
+        "scored_tokens": sequences * (1 if scores_last else scored),
     }
 
 

@@ -518,7 +518,10 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     keep_outputs: bool | None = None
     """A variable keeps the model's outputs through the backward pass; absent: as in the framework."""
     loss_length: Positive | None = None
-    """Last tokens of a sequence whose logits are computed, such as the completion; absent: all."""
+    """Last tokens of a sequence whose logits are computed, such as the completion; absent: all.
+
+    With an encoder and a decoder: tokens of the targets, which the decoder reads; absent: as many as the encoder reads.
+    """
     reference_pass: bool = False
     """A reference model's forward pass runs while activations are held."""
     varying_lengths: bool | None = None

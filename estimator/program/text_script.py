@@ -87,7 +87,8 @@ class _InferenceScript(TrainerScript):
             yield "    mask = torch.ones_like(batch)  # prompts of the longest sequences, without padding"
             yield "    model.generate(batch, attention_mask=mask, max_new_tokens=2, do_sample=False)"
             return
-        given = "input_ids=batch, decoder_input_ids=batch" if self._job.model.task == "seq2seq-lm" else "batch"
+        targets = f"batch[:, :{self._job.training.loss_length or ''}]"
+        given = f"input_ids=batch, decoder_input_ids={targets}" if self._job.model.task == "seq2seq-lm" else "batch"
         yield "    with torch.no_grad():"
         yield f"        model({given})"
 

@@ -151,9 +151,10 @@ def _refused(job: ResolvedJob, tasks: Collection[str], *, splits_layers: bool) -
         job.lora is not None and job.trainable is not None and not all(each for _, each in job.trainable.rules)
     )
     trainer = _trainer(job)
+    takes_length = trainer in (_DPO, _GRPO) or job.model.task == "seq2seq-lm"
     unset = {
         "training.varying_lengths": training.varying_lengths and trainer is not _TRAINER,
-        "training.loss_length": training.loss_length if trainer not in (_DPO, _GRPO) else None,
+        "training.loss_length": None if takes_length else training.loss_length,
         "training.keep_outputs": training.keep_outputs and job.job.unsure.logits == "no",  # else the range holds them
         "parallel.gradient_dtype": parallel.gradient_dtype,
         "parallel.gradient_as_bucket_view": parallel.gradient_as_bucket_view,
@@ -498,7 +499,9 @@ class TrainerScript:
         elif task in ("causal-lm", "masked-lm", "seq2seq-lm"):
             largest = "config.get_text_config().vocab_size" if self._model.code is None else "3"
             yield f"tokens = torch.randint(2, {largest}, ({length},)){comment}"
-            yield 'item = {"input_ids": tokens, "labels": tokens}'
+            targets = training.loss_length
+            read = f"torch.randint(2, {largest}, ({targets},))" if targets else "tokens"
+            yield f'item = {{"input_ids": tokens, "labels": {read}}}'
         elif task == "multiple-choice":
             yield f'item = {{"input_ids": torch.ones(4, {length}, dtype=torch.long), "labels": 0}}{comment}'
         else:

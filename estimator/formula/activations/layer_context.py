@@ -53,6 +53,8 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     """Sequences."""
     length: int
     """Tokens of one sequence on the rank."""
+    targets: int
+    """Tokens of one sequence that a decoder behind an encoder reads."""
     recomputes: bool
     """Activation checkpointing is full or selective."""
     caches: bool
@@ -219,6 +221,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         widths=job.widths,
         micro_batch=job.sequences,
         length=job.local_length,
+        targets=(arch.encoder_decoder and job.training.loss_length) or job.local_length,
         recomputes=job.recomputes,
         prompts=not job.trains,
         caches=not job.trains and arch.causal and arch.has_vocab_head,

@@ -87,7 +87,9 @@ def saved_activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> Sav
     context = layer_context(job, arch, stage)
     if stage.runs is not None:
         return _with_frozen_parts(job, context, stage)
-    tokens = context.tokens
+    tokens, longer = context.tokens, context
+    if context.targets > context.length:
+        longer = replace(context, length=context.targets)
     layer, shared = _layer_bytes(context), _shared_biases_per_token(context)
     boundary = job.widths.residual * arch.hidden / context.residual_ranks
     offload = job.training.activation_offload
@@ -112,11 +114,11 @@ def saved_activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> Sav
         outside_blocks_bytes=round(_outside_blocks_per_token(context, stage) * tokens),
         recomputed_bytes=round(recomputed * tokens),
         mlp_half_bytes=round(half * tokens) if context.framework.frees_mlp_first else 0,
-        mlp_backward_bytes=round(mlp_backward_per_token(context) * tokens) + unpacked,
-        attention_backward_bytes=round(attention_backward_per_token(context) * tokens) + unpacked,
-        norm_backward_bytes=round(norm_backward_per_token(context, final=True) * tokens),
-        forward_temporary_bytes=round(forward_per_token(context) * tokens) + unpacked,
-        boundary_bytes=round(boundary * tokens),
+        mlp_backward_bytes=round(mlp_backward_per_token(longer) * longer.tokens) + unpacked,
+        attention_backward_bytes=round(attention_backward_per_token(longer) * longer.tokens) + unpacked,
+        norm_backward_bytes=round(norm_backward_per_token(longer, final=True) * longer.tokens),
+        forward_temporary_bytes=round(forward_per_token(longer) * longer.tokens) + unpacked,
+        boundary_bytes=round(boundary * longer.tokens),
         previous_graph_bytes=round(_previous_graph_per_token(context, stage) * tokens),
         unfused_bytes=_unfused_bytes(job, context, stage, layer.largest),
     )
@@ -125,6 +127,8 @@ def saved_activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> Sav
 def _checkpoint_per_token(job: ResolvedJob, context: LayerContext) -> float:
     """Bytes per token that a checkpointed block keeps: its input, or those of both norms and what reads them."""
     boundary = job.widths.residual * context.arch.hidden / context.residual_ranks
+    if context.arch.encoder_decoder:
+        boundary *= 1 - (1 - context.targets / context.length) * context.arch.decoder_layers / context.arch.layers
     if context.quantization == "int8" and job.versions.checkpoints_with_gradient and not job.recomputes_selectively:
         # what MatMul8bitLt's context holds is no saved tensor, which non-reentrant checkpointing would drop
         boundary += sum(quantized_inputs_per_token(context, every=True).values())
@@ -186,15 +190,34 @@ def _with_frozen_parts(job: ResolvedJob, context: LayerContext, stage: Stage) ->
 
 def _layer_bytes(context: LayerContext) -> _LayerBytes:
     arch = context.arch
-    attention, cross = attention_half_per_token(context), cross_attention_per_token(context)
+    block = _block_bytes(context)
+    if not arch.encoder_decoder:
+        return block
+    in_decoder = arch.decoder_layers / arch.layers
+    share = context.targets / context.length  # tokens of the decoder per token of the encoder
+    decoder = block if share == 1 else _block_bytes(replace(context, length=context.targets))
+    # keys and values are of the encoder's tokens; scores are of both
+    keys = context.widths.compute * (arch.key_size + arch.value_size) / context.tensor_parallel
+    cross = cross_attention_per_token(context) * share + keys * max(0.0, 1 - share)
+    return _LayerBytes(
+        mean=block.mean * (1 - in_decoder) + (decoder.mean * share + cross) * in_decoder,
+        largest=max(block.largest, decoder.largest * share + cross),
+        mlp_half=max(block.mlp_half, decoder.mlp_half * share),
+    )
+
+
+def _block_bytes(context: LayerContext) -> _LayerBytes:
+    """Bytes per token that the blocks of one stack save, without cross attention."""
+    arch = context.arch
+    attention = attention_half_per_token(context)
     dense_half = mlp_half_per_token(context, moe=False) if arch.dense_layers else 0.0
     moe_half = mlp_half_per_token(context, moe=True) if arch.moe_layers else 0.0
     dense = attention + dense_half if arch.dense_layers else 0.0
     moe = attention + moe_half if arch.moe_layers else 0.0
     moe_share = arch.moe_layers / arch.layers
     return _LayerBytes(
-        mean=dense * (1 - moe_share) + moe * moe_share + cross * arch.decoder_layers / arch.layers,
-        largest=max(dense, moe) + cross,
+        mean=dense * (1 - moe_share) + moe * moe_share,
+        largest=max(dense, moe),
         mlp_half=moe_half if arch.moe_layers else dense_half,
     )
 

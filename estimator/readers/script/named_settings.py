@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ...common.records import replace
-from ..arguments.table import scripts
+from ..arguments.table import library, scripts
 from ..source.settings import Setting
 from .configs import LENGTH_ARGUMENTS
 from .follow import OTHER_LENGTHS, Reader
@@ -26,6 +26,8 @@ _TOKENIZES = re.compile(r"(?i)^(tok|tokeni[sz]er?)$|^tokeni[sz]e|encode|apply_ch
 _KEEPS_TOKENIZER = re.compile(r"Trainer$|Collator|^(len|print|resize|save|add|set|type|isinstance)")
 """What is given a tokenizer and cuts nothing with it."""
 _FURTHER_LENGTHS = ("cutoff_len", "model_max_length", "sequence_len")
+_TARGETS = library("transformers").aliases["target"]
+"""Lengths of what a decoder behind an encoder reads."""
 _SHORTEST = 16
 """Numbers below are no lengths of sequences."""
 
@@ -99,7 +101,7 @@ def doubt_unused_lengths(tree: ast.Module, reader: Reader) -> set[str]:
     Return those that only a generation or an unused tokenizer reads: they are no length, and the user is asked for it.
     """
     notes, options = reader.notes, reader.notes.options
-    ours = {*LENGTH_ARGUMENTS, *_FURTHER_LENGTHS} & options.declared.keys()
+    ours = {*LENGTH_ARGUMENTS, *_FURTHER_LENGTHS, *_TARGETS} & options.declared.keys()
     idle = [node for node in ast.walk(tree) if ours and _cuts_nothing(node, tree)]
     inside = {id(each) for node in idle for each in ast.walk(node)}
     read = {name for node in ast.walk(tree) if ours and id(node) not in inside for name in _reads(node)}
@@ -110,7 +112,9 @@ def doubt_unused_lengths(tree: ast.Module, reader: Reader) -> set[str]:
         is_idle = name in read_idly
         place = options.declared[name].origin.partition(": ")[0]
         sentence = f"{place}: nothing in {reader.name} reads {name} to cut sequences; what cuts them is not known."
-        if not (is_idle and has_other):
+        if name in _TARGETS:
+            notes.doubt(sentence, key="training.loss_length")
+        elif not (is_idle and has_other):
             notes.doubt(sentence, key="training.sequence_length", asks=is_idle)
     return read_idly
 

@@ -79,13 +79,13 @@ def read(program: Program) -> JobReading:
     findings, layers = program.findings, tool_layers(program, "config", written=_WRITTEN)
     settings = LayeredSettings(*layers)
     if (old := settings.find("sft_type", "model_id_or_path")) is not None:
-        sentence = f"{old.origin} is of ms-swift 2, which is not read; a rehearsal follows it."
+        sentence = f"{old.origin} is of ms-swift 2, whose defaults are not read; a rehearsal follows them."
         findings.doubt(sentence, "either", *MODEL_STATES, "activations", "logits")
-    tuner, table = settings.find("tuner_type", "train_type"), library("swift")
+    tuner, table = settings.find("tuner_type", "train_type", "sft_type"), library("swift")
     lora = tuner is None or as_word(tuner) in ("lora", "longlora", "adalora")
     for group in ("all", *(["lora"] if lora else [])):
         doubt_arguments(table, group, settings, findings)
-    config = config_of_model(program, settings.find("model"))
+    config = config_of_model(program, settings.find("model", "model_id_or_path"))
     has_encoders = "vision_config" in (config or {})
     own = _targets(findings, settings, has_encoders=has_encoders) if lora else {}
     if (length := settings.find("packing_length")) is not None and settings.is_true("packing"):
@@ -124,7 +124,7 @@ def read(program: Program) -> JobReading:
 def _translate(layer: SettingsLayer, table: Library) -> tuple[dict[str, Setting], dict[str, Setting]]:
     trainer, accelerate = translate(layer, table)
     for name in ("deepspeed", "fsdp"):
-        if name in trainer and f"{name}_{trainer[name].value}" in table.default:
+        if name in trainer and _name_of_shipped(name, trainer[name]) in table.default:
             del trainer[name]
     return trainer, accelerate
 
@@ -186,12 +186,16 @@ def _shipped(settings: LayeredSettings, name: str) -> dict[str, Setting]:
     named = settings.find(name)
     if named is None:
         return {}
-    values = library("swift").default.get(f"{name}_{named.value}", {})
+    values = library("swift").default.get(_name_of_shipped(name, named), {})
     layer = {each: named.with_value(value) for each, value in values.items()}
     if name == "deepspeed" and values:
         half = "fp16" if as_word(settings.find("torch_dtype")) in ("float16", "fp16") else "bf16"
         layer["mixed_precision"] = Setting.default(half, f"{named.origin}: follows the trainer")
     return layer if name == "fsdp" else uses_deepspeed(settings) | layer
+
+
+def _name_of_shipped(name: str, setting: Setting) -> str:
+    return f"{name}_{str(setting.value).removeprefix('default-')}"  # so ms-swift 2 calls them
 
 
 def _method(settings: LayeredSettings) -> str | None:

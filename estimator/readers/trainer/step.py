@@ -133,7 +133,8 @@ def _share_of_train_batch(inputs: TrainerInputs, deepspeed: LayeredSettings) -> 
 
 def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
     source = inputs.settings.find("max_source_length", "source_max_len", *_NAMES["query"])
-    target = inputs.settings.find("max_target_length", "target_max_len", "max_new_tokens", *_NAMES["passage"])
+    target = inputs.settings.find(*_NAMES["target"], "max_new_tokens", *_NAMES["passage"])
+    targets = inputs.settings.find(*_NAMES["target"])
     both = as_int(source), as_int(target)
     task = findings.get("model.task")
     is_one = task is None or task.value != "seq2seq-lm"  # whose encoder and decoder each take theirs
@@ -148,12 +149,13 @@ def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
         findings.mark_uncertain("training.sequence_length", sentence, direction="either")
         return
     findings.record_count("training.sequence_length", whole)
-    read, length = as_int(whole), both[1]
-    if not is_one and whole is not None and read and length != read:
-        shorter = target is not None and length is not None and length < read
-        targets = f"have up to {length} ({target.origin})" if target and length else "may have another length"
-        sentence = f"{whole.origin}: the decoder is counted with as many tokens as the encoder; its targets {targets}."
-        findings.doubt(sentence, "less" if shorter else "either", "activations", "logits")
+    if is_one or whole is None:
+        return
+    if as_int(targets):
+        findings.record_count("training.loss_length", targets)
+    else:
+        sentence = f"{whole.origin}: targets are assumed to be as long, but they may have another length."
+        findings.doubt(sentence, "either", "activations", "logits")
 
 
 def _read_varying_lengths(inputs: TrainerInputs, findings: FindingCollector) -> None:

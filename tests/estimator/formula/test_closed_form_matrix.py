@@ -91,6 +91,15 @@ def test_closed_form_and_trace_agree(name: str, tmp_path: Path, monkeypatch: pyt
         assert abs(error) <= CLOSE, component  # two errors that cancel are errors
 
 
+@pytest.mark.parametrize(("targets", "checkpointing"), [(64, "none"), (1024, "full")])
+def test_a_decoder_has_as_many_tokens_as_its_targets(targets: int, checkpointing: str) -> None:
+    training = {"micro_batch": 4, "sequence_length": 512, "activation_checkpointing": checkpointing}
+    fields = {"model": {"id": "t5-small", "task": "seq2seq-lm"}, "training": {**training, "loss_length": targets}}
+    job = job_from_mapping(fields, where="test")
+    formula, traced = (estimate(job, method=method).peak.allocated_bytes for method in ("formula", "traced"))
+    assert formula == pytest.approx(traced, rel=0.05)
+
+
 ADAPTERS = {"rank": 64, "targets": "all-linear"}
 SIZES = {"vocab_size": 1000, "hidden_size": 256, "n_embd": 256, "d_model": 256, "intermediate_size": 1024}
 DEPTH = {"num_hidden_layers": 4, "n_layer": 4, "n_layers": 4, "num_attention_heads": 8, "n_head": 8, "n_heads": 8}

@@ -343,20 +343,26 @@ def test_defaults_that_depend_on_a_version_that_is_not_known(tmp_path: Path) -> 
     assert unknown.device_bytes == new.device_bytes < old.device_bytes <= unknown.high_bytes
 
 
-@pytest.mark.parametrize(("target", "direction"), [(128, "less"), (512, "no"), (1024, "either")])
-def test_a_decoder_of_another_length_than_the_encoder_is_in_doubt(tmp_path: Path, target: int, direction: str) -> None:
+@pytest.mark.parametrize(
+    ("cut", "targets", "unsure"),
+    [("data.max_target_length", 128, "no"), ("64", 128, "either"), ("", None, "either")],
+    ids=["read", "not read", "not stated"],
+)
+def test_a_decoder_has_the_length_of_its_targets(tmp_path: Path, cut: str, targets: int | None, unsure: str) -> None:
+    option = "    max_target_length: int = 128\n" if cut else ""
     (tmp_path / "t.py").write_text(
         "from dataclasses import dataclass\nfrom transformers import *\n"
-        f"@dataclass\nclass Data:\n    max_source_length: int = 512\n    max_target_length: int = {target}\n"
+        f"@dataclass\nclass Data:\n    max_source_length: int = 512\n{option}"
         "data, args = HfArgumentParser((Data, Seq2SeqTrainingArguments)).parse_args_into_dataclasses()\n"
         "model = AutoModelForSeq2SeqLM.from_pretrained('t5-small')\n"
         "tokenizer = AutoTokenizer.from_pretrained('t5-small')\n"
         "rows = load().map(lambda row: tokenizer(row['a'], max_length=data.max_source_length, truncation=True))\n"
+        f"labels = load().map(lambda row: tokenizer(text_target=row['b'], max_length={cut or 64}, truncation=True))\n"
         "Seq2SeqTrainer(model=model, args=args, train_dataset=rows).train()\n"
     )
     line = "python t.py --output_dir o --per_device_train_batch_size 2"
-    reading = read_launch(line.split(), environ={}, cwd=tmp_path, versions={"transformers": "5.2.0"})
-    assert (reading.job().unsure.logits, reading.value("training.sequence_length")) == (direction, 512)
+    job = read_launch(line.split(), environ={}, cwd=tmp_path, versions={"transformers": "5.2.0"}).job()
+    assert (job.training.sequence_length, job.training.loss_length, job.unsure.logits) == (512, targets, unsure)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "gpt2, accumulated": {"model": {"config": GPT2}, "training": {"gradient_accumulation": 2}},
     "bert": {"model": {"config": BERT, "task": "sequence-classification"}},
     "t5": {"model": {"config": T5, "task": "seq2seq-lm"}},
+    "t5, short targets": {"model": {"config": T5, "task": "seq2seq-lm"}, "training": {"loss_length": 64}},
     "vit": {"model": {"config": VIT, "task": "image-classification"}},
     "text": {"model": {"config": {**LLAMA, "num_key_value_heads": 4}}, "training": GENERATES},
     "gpt2 in bf16": {"model": {"config": GPT2}, "training": {"precision": "bf16", **GENERATES}},
@@ -48,6 +49,10 @@ JOBS: dict[str, dict[str, Any]] = {
         "training": {"precision": "bf16", **GENERATES},
     },
     "t5 at once": {"model": {"config": T5, "task": "seq2seq-lm"}, "training": GENERATES},
+    "t5 at once, short targets": {
+        "model": {"config": T5, "task": "seq2seq-lm"},
+        "training": {"loss_length": 64, **GENERATES},
+    },
 }
 QUICK = ("text", "labels of images")
 

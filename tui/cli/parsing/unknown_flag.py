@@ -17,6 +17,7 @@ _HINTS = {
     **dict.fromkeys(("--fa", "--fa2"), "write --flash-attention"),
     "--fa3": "write --flash-attention 3",
     "--galore": "write --optimizer galore-adamw",
+    "--max-target-length": "write --set training.loss_length=N, for a model with encoder and decoder",
     "--apollo": "write --optimizer apollo-adamw",
     **dict.fromkeys(
         ("--resume", "--resume-training", "--resume-from-checkpoint"),

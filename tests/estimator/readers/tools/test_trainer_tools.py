@@ -238,10 +238,12 @@ def test_swift_full_training(read: Read) -> None:
     )
 
 
-def test_flags_of_swift_2_are_not_read(read: Read) -> None:
-    reading = read("swift sft --model_id_or_path org/model --sft_type lora")
-    assert "model.id" in reading.missing
-    assert any("is of ms-swift 2, which is not read" in each for each in reading.warnings)
+def test_flags_of_swift_2_are_read_with_a_doubt(read: Read) -> None:
+    line = "swift sft --model_id_or_path org/model --sft_type full --batch_size 4 --max_length 64"
+    reading = read(f"{line} --deepspeed default-zero3", **WORKER)
+    assert values(reading, "model.id", "training.micro_batch", "parallel.strategy") == ("org/model", 4, "zero3")
+    assert (reading.job().lora, reading.job().unsure.optimizer) == (None, "either")
+    assert any("is of ms-swift 2, whose defaults are not read" in each for each in reading.warnings)
 
 
 def test_swift_splits_sequences_over_ranks(read: Read) -> None:
