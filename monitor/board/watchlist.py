@@ -139,15 +139,6 @@ class Watchlist:
                 self._budgets.set_if_unknown(job, budget)
             self._budgets.set_budget(budget)
 
-    def improve_budget(self, run: WatchedJob, budget: Budget) -> bool:
-        """Replace the quick estimate of a run by a better budget; False: the run is gone, or its budget is as good."""
-        with self._lock:
-            known = self._budgets.budget_of(run.job) if any(run is each for each in self._runs) else ""
-            better = not isinstance(known, str) and known.method == "formula" and budget.method != "formula"
-            if better:
-                self._budgets.set_budget(budget)
-            return better
-
     def runs(self) -> tuple[WatchedJob, ...]:
         """Return the running jobs with their processes, in the order in which they were added."""
         with self._lock:

@@ -77,18 +77,15 @@ class Estimators:
 
         Args:
             options: of the command line.
-            acts: it also traces steps while the machine is idle, and measures the runs of this user.
+            acts: it also measures the runs of this user.
         """
         from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
-        from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
         from vramtop.monitor.history.run_recorder import RunRecorder
 
-        tracing = IdleTracing(self.watchlist, python=self._python, corrects=options.history)
         recorder = RunRecorder(notify=self._notify, on_kept=self._forget_measurements)
         return AutomaticAttach(
             self.watchlist,
             enabled=options.attach,
-            tracing=tracing if acts else None,
             recorder=recorder if acts and options.history else None,
             corrects=options.history,
             on_bug=save_fault,

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ...history.run_recorder import RunRecorder
     from ...host.known_programs import KnownProgram
     from ..attachment import Attachment
-    from .idle_tracing import IdleTracing
     from .run_answer import RunAnswer
     from .worker_client import WorkerClient
 
@@ -44,7 +43,6 @@ class AutomaticAttach:
     Args:
         watchlist: receives the runs.
         enabled: False: nothing is read; processes are still named by their kind.
-        tracing: replaces budgets by traced ones while the machine is idle; None: they stay.
         recorder: keeps measurements of the runs; None: none are kept.
         corrects: correct budgets by the runs that were measured.
         on_change: called, on a thread of its own, when the watchlist has changed.
@@ -57,7 +55,6 @@ class AutomaticAttach:
         watchlist: Watchlist,
         *,
         enabled: bool = True,
-        tracing: IdleTracing | None = None,
         recorder: RunRecorder | None = None,
         corrects: bool = False,
         on_change: Callable[[], object] = lambda: None,
@@ -67,7 +64,6 @@ class AutomaticAttach:
         self._watchlist = watchlist
         self.enabled = enabled
         """Read processes; they are named by their kind in any case."""
-        self._tracing = tracing
         self._recorder = recorder
         self._corrects = corrects
         self.on_change = on_change
@@ -96,8 +92,6 @@ class AutomaticAttach:
         self.finished = threading.Event()
         """Set while nothing waits to be read for the first time."""
         self.finished.set()
-        if tracing is not None:
-            tracing.on_change = self._changed
         if recorder is not None:
             recorder.facts = self.known.get
         watchlist.no_budget_reason, watchlist.attach_progress = self.reason_of, self.progress
@@ -112,8 +106,6 @@ class AutomaticAttach:
         self._closing.set()
         if self._client is not None:
             self._client.close()
-        if self._tracing is not None:
-            self._tracing.close()
 
     def reason_of(self, process: GpuProcess, program: KnownProgram) -> NoBudgetReason | None:
         """Return why a process has no budget, in a word or two; None: nothing is known about it."""
@@ -146,15 +138,10 @@ class AutomaticAttach:
         self._drop_ended(board)
         if is_due:
             self._wake()
-        elif self._tracing is not None:
-            self._tracing.observe(board)
 
     def candidate(self, key: ProcessKey) -> Candidate | None:
         """Return what is known about a process; None: it has not been seen."""
         return self._candidates.get(key)
-
-    def _changed(self) -> None:
-        self.on_change()
 
     def _wake(self) -> None:
         with self._lock:
@@ -236,8 +223,6 @@ class AutomaticAttach:
             self.known.update(dict.fromkeys(keys, answer.attachment))
             self._watchlist.add_run(run, answer.budget or answer.sentence)
             self._note_own(run, before)
-            if self._tracing is not None and answer.budget is not None and not answer.missing:
-                self._tracing.add(run, answer.attachment, candidate.gpu_name, candidate.gpu_bytes)
         with self._lock:
             added = before if run == before else None if others else run
             self._candidates.attach(candidate, keys, added, None if others else answer.reason)

@@ -8,15 +8,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-import psutil
-
 from vramtop.estimator.common.errors import CannotTellError, InputError, VramtopError
 from vramtop.estimator.common.limits import PROCESS_READING
-from vramtop.estimator.common.process_limit import start_thread
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 from vramtop.estimator.job.job_file.changes import replaces_model
-from vramtop.estimator.trace.worker_pool import keep_idle_workers
 
 from ...history.corrections import Corrections
 from ...host.process_info import UnreadableProcessError, remember_process_tree
@@ -24,14 +20,11 @@ from ...host.process_stat import is_running
 from ..attachment import Attachment
 from ..read_run import read_run
 from ..saved_answers import SavedAnswers, with_saved_answers
-from .run_answer import ReadRequest, RunAnswer, TraceRequest
+from .run_answer import ReadRequest, RunAnswer
 
 if TYPE_CHECKING:
     from ...board.board import NoBudgetReason
 
-_MAX_TRACING_BYTES = 6 * 2**30
-"""RAM that the processes which trace a step may take."""
-_WATCH_SECONDS = 0.5
 _TREE_SECONDS = 1.0
 """Age of the tree of processes that several readings share; ranks that are younger are read when a board has them."""
 _EVIDENCE = ("training.", "lora.", "parallel.")
@@ -47,11 +40,9 @@ class _OutOfTimeError(BaseException):
     """A reading took too long; no reader takes this for an error of what it reads."""
 
 
-def answer(request: ReadRequest | TraceRequest) -> RunAnswer:
+def answer(request: ReadRequest) -> RunAnswer:
     """Return the answer to a request; never raises."""
     try:
-        if isinstance(request, TraceRequest):
-            return _trace(request)
         return _read_in_time(request)
     except VramtopError as error:
         return RunAnswer(reason="unreadable", sentence=error.message)
@@ -143,31 +134,3 @@ def _with_budget(request: ReadRequest, attachment: Attachment) -> RunAnswer:
             budget, card=request.gpu_name, versions=attachment.versions, environ=attachment.estimate_environ
         )
     return RunAnswer(attachment=attachment, job=job, missing=missing, budget=budget, too_early=bool(missing))
-
-
-def _trace(request: TraceRequest) -> RunAnswer:
-    """Estimate by the most accurate method, and end the attempt when it takes too much of the machine's RAM."""
-    keep_idle_workers()  # another job may wait to be traced
-    done = threading.Event()
-    start_thread(threading.Thread(target=_end_when_large, args=(done,), daemon=True))
-    try:
-        budget = estimate(request.job, method="auto", gpu=request.gpu, python=request.python, environ=request.environ)
-    finally:
-        done.set()
-    if request.corrects:
-        budget = Corrections().corrected(
-            budget, card=request.gpu_name, versions=request.versions, environ=request.environ
-        )
-    return RunAnswer(job=request.job, budget=budget)
-
-
-def _end_when_large(done: threading.Event) -> None:
-    own = psutil.Process()
-    while not done.wait(_WATCH_SECONDS):
-        for child in own.children(recursive=True):
-            try:
-                if child.memory_info().rss <= _MAX_TRACING_BYTES:
-                    continue
-                child.kill()
-            except psutil.Error:
-                continue

@@ -13,8 +13,6 @@ import sys
 
 _MAX_BYTES = 4 * 2**30
 """Address space for reading: a hostile script ends as a MemoryError."""
-_TRACING_NICE = 19
-"""The lowest priority; reading is over in a second, and somebody waits for it."""
 _ROOM = "vramtop.monitor.attach.automatic"
 
 
@@ -26,26 +24,15 @@ def main() -> None:
     os.dup2(2, 1)  # what a library prints is no answer
     run_answer, read_job = (importlib.import_module(f"{_ROOM}.{name}") for name in ("run_answer", "read_job"))
     read_job.prepare_process()
-    limited = False
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
     for line in sys.stdin:
         message = json.loads(line)
         request = run_answer.decode(message)
-        if not limited:
-            _limit(reads=isinstance(request, run_answer.ReadRequest))
-            limited = True
         with contextlib.suppress(OSError):  # relative names mean the same as in vramtop itself
             os.chdir(request.folder or "/")
         answers.write(json.dumps({**run_answer.encode(read_job.answer(request)), "id": message["id"]}) + "\n")
         answers.flush()
-
-
-def _limit(*, reads: bool) -> None:
-    """Limit the memory for reading, and lower the priority of tracing: torch reserves far more than it uses."""
-    with contextlib.suppress(OSError, ValueError):
-        if reads:
-            resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
-        else:
-            os.nice(_TRACING_NICE)
 
 
 if __name__ == "__main__":

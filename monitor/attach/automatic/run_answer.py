@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
 
     from ...board.board import NoBudgetReason
@@ -37,20 +36,6 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the job that the user has named, by dotted key."""
 
 
-class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Estimate this job as accurately as possible."""
-
-    job: Job
-    gpu: Gpu | None
-    environ: Mapping[str, str]
-    python: str
-    folder: str | None
-    corrects: bool = False
-    gpu_name: str | None = None
-    versions: Mapping[str, str] | None = None
-    """Versions of the libraries in the run."""
-
-
 class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A run as it was read, or the reason why it has no budget."""
 
@@ -70,7 +55,7 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Traceback of a bug that the reading ran into."""
 
 
-def encode(message: ReadRequest | TraceRequest | RunAnswer) -> dict[str, Any]:
+def encode(message: ReadRequest | RunAnswer) -> dict[str, Any]:
     """Return a message as the JSON object that goes through the pipe between vramtop and its own worker."""
     return {"message": base64.b64encode(pickle.dumps(message)).decode()}
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.trace.worker_process import Worker
 
-from .run_answer import ReadRequest, RunAnswer, TraceRequest, decode, encode
+from .run_answer import ReadRequest, RunAnswer, decode, encode
 
 PROGRAM = Path(__file__).with_name("read_program.py")
 READING_SECONDS = 10.0
 """Reading a run takes 20 to 50 ms; the first request also waits for imports."""
-TRACING_SECONDS = 300.0
 
 
 class WorkerClient:
@@ -29,13 +28,12 @@ class WorkerClient:
         self._reading_seconds = reading_seconds
         self._worker: Worker | None = None
 
-    def read(self, request: ReadRequest | TraceRequest) -> RunAnswer:
+    def read(self, request: ReadRequest) -> RunAnswer:
         """Return the worker's answer; a worker that fails or takes too long is ended, and the reason is the answer."""
-        seconds = self._reading_seconds if isinstance(request, ReadRequest) else TRACING_SECONDS
         try:
             if self._worker is None:
                 self._worker = Worker(Path(sys.executable), self._program)
-            answer: RunAnswer = decode(self._worker.request(encode(request), seconds))
+            answer: RunAnswer = decode(self._worker.request(encode(request), self._reading_seconds))
         except VramtopError as error:
             self.close()
             return RunAnswer(reason="unreadable", sentence=error.message)
