@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .gpu_details import DetailLevel
-    from .snapshot import GpuKey, GpuProcess, ProcessKey
+    from .snapshot import GpuKey
 
 
 ProcessFigure = Literal["sm_percent", "bandwidth_percent", "cpu_percent", "rss_bytes", "threads"]
@@ -25,35 +25,16 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """What a reading is to contain in addition; nothing by default."""
 
     process_figures: frozenset[ProcessFigure] = frozenset()
-    """Figures that are shown of the processes in ``processes``."""
-    processes: frozenset[ProcessKey] = frozenset()
-    """Processes whose rows are in sight."""
-    figures_of_all: frozenset[ProcessFigure] = frozenset()
-    """Figures that are needed of all processes, because they are sorted by them."""
+    """Figures that are shown of processes."""
     gpus: Mapping[GpuKey, DetailLevel] = msgspec.field(default_factory=dict)
     """GPUs of which details are shown; a MIG device counts as its GPU (``whole_gpu_key``)."""
     host: bool = False
     """The load of the host is shown."""
 
-    def figures_of(self, process: GpuProcess) -> frozenset[ProcessFigure]:
-        """Return the figures to read of a process."""
-        if process.key in self.processes:
-            return self.process_figures | self.figures_of_all
-        return self.figures_of_all
-
-    def includes_any(self, figures: frozenset[ProcessFigure]) -> bool:
-        """Return True if one of these figures is to be read of any process."""
-        return not figures.isdisjoint(self.figures_of_all) or (
-            bool(self.processes) and not figures.isdisjoint(self.process_figures)
-        )
-
     def adds_to(self, before: Demand) -> bool:
-        """Return True if it asks for all details of another GPU, for the host, or for other figures of processes.
-
-        An open screen waits for them; it need not for those of rows that are scrolled into view.
-        """
+        """Return True if it asks for all details of another GPU, for the host, or for other figures of processes."""
         gpus = (key for key, level in self.gpus.items() if level == "full" and before.gpus.get(key) != level)
-        figures = (self.process_figures | self.figures_of_all) - before.process_figures - before.figures_of_all
+        figures = self.process_figures - before.process_figures
         return (self.host and not before.host) or any(True for _ in gpus) or bool(figures)
 
 

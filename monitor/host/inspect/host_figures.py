@@ -53,19 +53,16 @@ class HostFigures:
 
     def add(self, readings: Iterable[GpuReading], demand: Demand) -> list[GpuReading]:
         """Return the readings with the figures in demand; reads no file if there are none."""
-        if not demand.includes_any(HOST_FIGURES):
+        if HOST_FIGURES.isdisjoint(demand.process_figures):
             self._samples = {}
             return list(readings)
         read: dict[ProcessKey, ProcessFigures] = {}
         earlier, self._samples = self._samples, {}
 
         def with_figures(process: GpuProcess) -> GpuProcess:
-            wanted = demand.figures_of(process) & HOST_FIGURES
-            if not wanted:
-                return process
             host = read.get(process.key)  # each process is read once, whatever it runs on
             if host is None:
-                host = read[process.key] = self._read(process, wanted, earlier.get(process.key))
+                host = read[process.key] = self._read(process, earlier.get(process.key))
             mine = process.figures or ProcessFigures()
             figures = replace(
                 mine,
@@ -81,24 +78,24 @@ class HostFigures:
             for each in readings
         ]
 
-    def _read(self, process: GpuProcess, wanted: frozenset[ProcessFigure], earlier: _Sample | None) -> ProcessFigures:
+    def _read(self, process: GpuProcess, earlier: _Sample | None) -> ProcessFigures:
         now = self._clock()
         try:
             stat = load_stat(process.pid)
         except PermissionError:
-            return _unknown(wanted, "NO_PERMISSION")
+            return _unknown("NO_PERMISSION")
         except OSError:
-            return _unknown(wanted, "NOT_VISIBLE" if process.start_time is None else "ENDED")
+            return _unknown("NOT_VISIBLE" if process.start_time is None else "ENDED")
         if process.start_time is None:  # a process of another container, and one here that has the same pid
-            return _unknown(wanted, "NOT_VISIBLE")
+            return _unknown("NOT_VISIBLE")
         if stat.is_zombie or (earlier is not None and earlier.start_ticks != stat.start_ticks):
-            return _unknown(wanted, "ENDED")
-        percent = self._cpu_percent(process.key, stat, now, earlier) if "cpu_percent" in wanted else None
+            return _unknown("ENDED")
+        percent = self._cpu_percent(process.key, stat, now, earlier)
         return ProcessFigures(
             cpu_percent=percent,
-            rss_bytes=stat.rss_pages * _PAGE_BYTES if "rss_bytes" in wanted else None,
-            threads=stat.threads if "threads" in wanted else None,
-            faults=_faults({"cpu_percent"}, FIRST_SAMPLE) if percent is None and "cpu_percent" in wanted else (),
+            rss_bytes=stat.rss_pages * _PAGE_BYTES,
+            threads=stat.threads,
+            faults=_faults({"cpu_percent"}, FIRST_SAMPLE) if percent is None else (),
         )
 
     def _cpu_percent(self, key: ProcessKey, stat: ProcessStat, now: float, earlier: _Sample | None) -> float | None:
@@ -115,8 +112,8 @@ class HostFigures:
         return percent
 
 
-def _unknown(figures: Iterable[ProcessFigure], code: str) -> ProcessFigures:
-    return ProcessFigures(faults=_faults(figures, code))
+def _unknown(code: str) -> ProcessFigures:
+    return ProcessFigures(faults=_faults(HOST_FIGURES, code))
 
 
 def _faults(figures: Iterable[ProcessFigure], code: str) -> tuple[Fault, ...]:

@@ -49,10 +49,7 @@ def with_utilisation(
         in_mig_mode: the GPU is divided into MIG devices.
         now: Unix seconds.
     """
-    if not demand.includes_any(DRIVER_FIGURES):
-        return tuple(processes)
-    wanted = [demand.figures_of(process) & DRIVER_FIGURES for process in processes]
-    if not any(wanted):
+    if DRIVER_FIGURES.isdisjoint(demand.process_figures) or not processes:
         return tuple(processes)
     samples: dict[int, Any] = {}
     code = "MIG_MODE" if in_mig_mode else "NO_SAMPLE"
@@ -65,29 +62,22 @@ def with_utilisation(
                     samples[sample.pid] = sample
         except RefusedError as refused:
             code = "NO_SAMPLE" if refused.code == "NOT_FOUND" else refused.code
-    unknown = {figures: ProcessFigures(faults=_faults(figures, code)) for figures in set(wanted)}
-    return tuple(
-        replace(process, figures=_figures(samples.get(process.pid), figures) or unknown[figures])
-        if figures
-        else process
-        for process, figures in zip(processes, wanted, strict=True)
-    )
+    unknown = ProcessFigures(faults=_faults(code))
+    return tuple(replace(process, figures=_figures(samples.get(process.pid)) or unknown) for process in processes)
 
 
-def _figures(sample: Any, wanted: frozenset[ProcessFigure]) -> ProcessFigures | None:
+def _figures(sample: Any) -> ProcessFigures | None:
     if sample is None:
         return None
-    values: dict[ProcessFigure, int] = {"sm_percent": sample.smUtil, "bandwidth_percent": sample.memUtil}
-    if any(value > 100 for value in values.values()):  # seen in samples of processes that have ended
-        return ProcessFigures(faults=_faults(wanted, "IMPLAUSIBLE"))
-    known = {figure: float(value) for figure, value in values.items() if figure in wanted}
-    return ProcessFigures(sm_percent=known.get("sm_percent"), bandwidth_percent=known.get("bandwidth_percent"))
+    if sample.smUtil > 100 or sample.memUtil > 100:  # seen in samples of processes that have ended
+        return ProcessFigures(faults=_faults("IMPLAUSIBLE"))
+    return ProcessFigures(sm_percent=float(sample.smUtil), bandwidth_percent=float(sample.memUtil))
 
 
-def _faults(figures: frozenset[ProcessFigure], code: str) -> tuple[Fault, ...]:
+def _faults(code: str) -> tuple[Fault, ...]:
     return tuple(
         Fault(field=figure, code=code, message=_MESSAGES[code])
         if code in _MESSAGES
-        else field_fault(figure, code, what=_WHAT[figure])
-        for figure in sorted(figures)
+        else field_fault(figure, code, what=what)
+        for figure, what in _WHAT.items()
     )

@@ -64,7 +64,7 @@ def measure_nvml(here: Machine, seconds: float | None) -> None:
         count, pause = (5, 0.05) if here.cpu else (10, 0.5)
         figures["reading_seconds"] = median_seconds(source.read, count, pause)
         details = {gpu.index if gpu.uuid is None else gpu.uuid: "full" for gpu in source.read().gpus}
-        demand.show(Demand(figures_of_all=DRIVER_FIGURES | HOST_FIGURES, gpus=details, host=True))
+        demand.show(Demand(process_figures=DRIVER_FIGURES | HOST_FIGURES, gpus=details, host=True))
         figures["full_reading_seconds"] = median_seconds(source.read, count, pause)
         last = source.read()
         faults = [*last.faults, *(fault for gpu in last.gpus for fault in gpu.faults)]

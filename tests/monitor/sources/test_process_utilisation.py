@@ -41,23 +41,16 @@ def test_the_driver_is_asked_only_for_what_is_shown(driver, source, demand):
     assert not driver.calls[CALL]
     assert all(process.figures is None for _, process in before.processes())
 
-    keys = frozenset(process.key for _, process in before.processes() if process.pid == ME)
-    demand.value = Demand(process_figures=BOTH, processes=keys)
+    demand.value = Demand(process_figures=BOTH)
     found = figures(source)
-    assert driver.calls[CALL] == 2  # the size and the samples, on one GPU of two
+    assert driver.calls[CALL] == 4  # the size and the samples, on two GPUs
     assert (found[ME].sm_percent, found[ME].bandwidth_percent) == (48, 30)
-    assert found[PARENT] is found[4_000_000] is None
-
-    demand.value = Demand(figures_of_all=frozenset({"sm_percent"}))
-    found = figures(source)
-    assert driver.calls[CALL] == 6
-    assert (found[ME].sm_percent, found[ME].bandwidth_percent) == (48, None)
     assert found[PARENT].sm_percent is None
     assert found[PARENT].fault("sm_percent").message.startswith("the driver has no sample of this process")
 
     demand.value = Demand()
     assert set(figures(source).values()) == {None}
-    assert driver.calls[CALL] == 6
+    assert driver.calls[CALL] == 4
 
 
 @pytest.mark.parametrize(
@@ -73,7 +66,7 @@ def test_the_driver_is_asked_only_for_what_is_shown(driver, source, demand):
 def test_a_refusal_is_the_reason_and_never_0(driver, source, demand, error, reason):
     driver.gpus = [FakeGpu(processes=[FakeProcess(ME, GIB, utilisation=(48, 30))])]
     driver.fail(CALL, error)
-    demand.value = Demand(figures_of_all=BOTH)
+    demand.value = Demand(process_figures=BOTH)
     source.open()
     (found,) = figures(source).values()
     assert (found.sm_percent, found.bandwidth_percent) == (None, None)
@@ -89,7 +82,7 @@ def test_implausible_samples_and_mig_devices_have_no_figures(driver, source, dem
             processes=[FakeProcess(PARENT, GIB, gpu_instance=3, utilisation=(1, 1))],
         ),
     ]
-    demand.value = Demand(figures_of_all=BOTH)
+    demand.value = Demand(process_figures=BOTH)
     source.open()
     found = figures(source)
     assert found[ME].fault("sm_percent").code == "IMPLAUSIBLE"

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from vramtop.monitor.board.board import ProcessRow
     from vramtop.monitor.board.process_groups import ProcessGroup
-    from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 
 ColumnName = Literal[
@@ -69,19 +68,9 @@ def is_figure(name: ColumnName) -> bool:
     return name in _FIGURES
 
 
-def figure_demand(columns: Iterable[ColumnName], sorted_by: ColumnName, processes: Iterable[ProcessKey]) -> Demand:
-    """Return what readings are to contain for a table.
-
-    Args:
-        columns: those that are shown.
-        sorted_by: the column by which all of its rows are sorted.
-        processes: those in sight.
-    """
-    figures = frozenset(_FIGURES[name] for name in columns if name in _FIGURES)
-    if not figures:
-        return Demand()
-    of_all = frozenset({_FIGURES[sorted_by]}) if sorted_by in _FIGURES else frozenset[ProcessFigure]()
-    return Demand(process_figures=figures, processes=frozenset(processes), figures_of_all=of_all)
+def figure_demand(columns: Iterable[ColumnName]) -> Demand:
+    """Return what readings are to contain for a table that shows these columns."""
+    return Demand(process_figures=frozenset(_FIGURES[name] for name in columns if name in _FIGURES))
 
 
 def figure_order(figure: ProcessFigure, rows: Iterable[ProcessRow]) -> tuple[bool, float]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
     from vramtop.monitor.host.inspect.ancestry import Ancestor
-    from vramtop.monitor.snapshot.snapshot import GpuReading, ProcessKey
+    from vramtop.monitor.snapshot.snapshot import GpuReading
 
 
 SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER", "SM", "BW", "CPU", "RAM", "THR"]
@@ -113,11 +113,6 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
         if self.row is not None or self.group is None:
             return self.row
         return min(self.group.rows, key=lambda row: (severity_rank(row), -(row.process.used_bytes or 0)))
-
-    @property
-    def process_keys(self) -> tuple[ProcessKey, ...]:
-        """The processes that it stands for and that have not ended, each once."""
-        return tuple(dict.fromkeys(row.process.key for row in self.rows if row.ended_at is None))
 
     @property
     def host(self) -> CellText:

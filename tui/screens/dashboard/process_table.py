@@ -67,7 +67,7 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         """The user has folded or unfolded a row, or changed the view: the table has more or fewer rows."""
 
     class DemandChanged(Message):
-        """It shows figures that are read on demand, of other processes than before."""
+        """It may show other figures than before that are read on demand."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
@@ -108,11 +108,8 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
 
     @property
     def demand(self) -> Demand:
-        """The figures that its columns show, of the processes in sight; of all those by which it is sorted."""
-        top = self.scroll_offset.y
-        rows = self._rows[top : top + self.page]
-        in_sight = (key for row in rows if row.ancestor is None for key in row.process_keys)
-        return figure_demand(self.columns, SORTED_BY[self.sort_key], in_sight)
+        """The figures that its columns show."""
+        return figure_demand(self.columns)
 
     def show_board(self, board: Board, *, width: int) -> None:
         """Show the board's processes in a table of this width."""
@@ -183,12 +180,6 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
             above = (at for at in range(self.cursor_row, -1, -1) if self._rows[at].key == row.group.key)
             self.move_cursor(row=next(above, self.cursor_row))
 
-    def watch_scroll_y(self, before: float, now: float) -> None:
-        """Ask for the figures of the rows that have come into sight."""
-        super().watch_scroll_y(before, now)
-        if any(map(is_figure, self.columns)):
-            self.post_message(self.DemandChanged())
-
     def lay_out(self) -> None:
         """Make the rows and choose the columns again."""
         view, gap = self._view, 1 if self._board_width < _NARROW else 2
@@ -232,7 +223,6 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
     def _sort_by(self, key: SortKey) -> None:
         self.sort_key = key
         self.lay_out()
-        self.post_message(self.DemandChanged())
 
     def _read_ancestors(self) -> None:
         """Read who has started the processes, if the view shows them, off the UI thread."""

@@ -14,7 +14,7 @@ from vramtop.monitor.snapshot.demand import Demand
 from vramtop.monitor.snapshot.faults import FIRST_SAMPLE
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
 
-EVERYTHING = Demand(figures_of_all=frozenset({"cpu_percent", "rss_bytes", "threads", "sm_percent"}))
+EVERYTHING = Demand(process_figures=frozenset({"cpu_percent", "rss_bytes", "threads", "sm_percent"}))
 BUSY = (
     "import threading\nthreading.Thread(target=input, daemon=True).start()\nprint('ready', flush=True)\nwhile 1: pass"
 )
@@ -71,22 +71,18 @@ def test_a_window_is_never_shorter_than_the_steps_of_processor_time_allow(clock)
     assert later.cpu_percent is not None
 
 
-def test_only_what_is_shown_is_read(monkeypatch, clock):
+def test_nothing_is_read_until_it_is_shown_and_each_process_once(monkeypatch, clock):
     read = []
     monkeypatch.setattr(host_figures, "load_stat", lambda pid: read.append(pid) or load_stat(pid))
     figures = HostFigures(clock=clock)
-    shown, other = process(os.getpid()), process(os.getppid())
-    two_gpus = [reading(shown, other), replace(reading(shown), index=1)]
+    mine, other = process(os.getpid()), process(os.getppid())
+    two_gpus = [reading(mine, other), replace(reading(mine), index=1)]
     assert figures.add(two_gpus, Demand()) == two_gpus
-    assert figures.add(two_gpus, Demand(figures_of_all=frozenset({"sm_percent"}))) == two_gpus
+    assert figures.add(two_gpus, Demand(process_figures=frozenset({"sm_percent"}))) == two_gpus
     assert read == []
-    demand = Demand(process_figures=frozenset({"threads"}), processes=frozenset({shown.key}))
-    first, unread, second = figures_of(figures.add(two_gpus, demand))
-    assert read == [os.getpid()]  # once, for both GPUs
-    assert unread is None
+    first, _, second = figures_of(figures.add(two_gpus, EVERYTHING))
+    assert read == [os.getpid(), os.getppid()]
     assert first == second
-    assert (first.rss_bytes, first.cpu_percent) == (None, None)
-    assert first.threads
 
 
 def test_unknown_figures_have_a_reason(busy, clock, monkeypatch):

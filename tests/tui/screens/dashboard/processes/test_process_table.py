@@ -248,24 +248,15 @@ async def test_sorting_steps_through_the_columns_that_are_shown():
         assert {SORTED_BY[table.sort_by_next()] for _ in SORTED_BY} == set(table.columns) - {"COMMAND"}
 
 
-async def test_only_rows_in_sight_are_read():
-    processes = [make_process(pid, 1, command=f"train{pid}") for pid in range(100, 400)]
-    demand = CurrentDemand()
-    options = AppOptions(
-        interval=0.05,
-        demand=demand,
-        settings={"dashboard.columns": ("PID", "CPU %", "COMMAND"), "dashboard.view": "processes"},
-    )
-    app = VramtopApp(ScriptedSource([make_snapshot([make_gpu(0, processes)])]), Watchlist(lambda _: None), options)
+async def test_figures_are_read_while_a_column_shows_them():
+    demand, columns = CurrentDemand(), {"dashboard.columns": ("PID", "CPU %", "COMMAND")}
+    options = AppOptions(interval=0.05, demand=demand, settings=columns)
+    source = ScriptedSource([make_snapshot([make_gpu(0, [make_process(100, 1)])])])
+    app = VramtopApp(source, Watchlist(lambda _: None), options)
     async with app.run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None and demand.value.processes)
-        await until_shown(pilot, lambda: app.screen.table.has_focus and app.screen.table.row_count >= 300)
-        assert demand.value.process_figures == {"cpu_percent"}
-        first = demand.value.processes
-        assert 0 < len(first) < 24
-        await pilot.press("end")
-        await until_shown(pilot, lambda: not demand.value.processes & first)
-        assert 0 < len(demand.value.processes) < 24
+        await until_shown(pilot, lambda: demand.value.process_figures == {"cpu_percent"})
+        app.screen.table.show_columns(("PID", "COMMAND"))
+        await until_shown(pilot, lambda: not demand.value.process_figures)
 
 
 def test_where_a_process_runs_is_a_column_to_choose():

@@ -260,7 +260,9 @@ def test_an_ancestor_is_dim_and_says_nothing_about_memory():
     launcher = tree_rows(unknown_board([make_process(1, 20, parent=50)]), [], ANCESTORS, words="", by="GPU")[1]
     assert {cell.tone for cell in launcher.cells.values()} == {"muted"}
     assert {name for name, cell in launcher.cells.items() if cell.text} == {"PID", "USER", "COMMAND"}
-    assert launcher.process_keys == ((1, 1_000.0),)  # a signal to a launcher reaches what it has started
+    assert [row.process.key for row in launcher.rows] == [
+        (1, 1_000.0)
+    ]  # a signal to a launcher reaches what it has started
 
 
 def test_each_process_is_one_row_even_on_several_gpus():
