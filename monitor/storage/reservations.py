@@ -1,7 +1,7 @@
 """GPU memory reserved for jobs that are about to start, so that no two jobs count on the same memory.
 
-A reservation is a small file in a folder that all users of the machine share. It belongs to a process and is void when
-that has ended, or at its expiry. Memory that the process and its descendants already hold is deducted from it.
+A reservation is a small file in its user's folder, which all users of the machine read. It belongs to a process and is
+void when that has ended, or at its expiry. Memory that the process and its descendants hold already is deducted.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import stat
 import time
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,6 @@ from vramtop.estimator.common.trust import process_owner, user_name
 from ..host.plain_text import sanitize_line
 from ..host.process_stat import ancestor_pids, is_running
 from ..snapshot.field_types import MAX_UNIX_SECONDS
-from .file_lock import lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,9 +33,11 @@ if TYPE_CHECKING:
     from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, ProcessKey, Snapshot
 
 FOLDER = Path("/tmp/vramtop-reservations")  # noqa: S108 - not TMPDIR: it must be the same for all users; see _own_folder
+"""The beginning of the folders' names, to which their user's id is added."""
 _NAME = re.compile(r"(\d{1,10})-(\d{1,15})\.json")
 """Process and its start time in Unix milliseconds."""
 _LOCK_TIMEOUT_SECONDS = 10.0
+_RETRY_SECONDS = 0.01
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +65,7 @@ class Reservations(msgspec.Struct, frozen=True):
     """The reservations on this machine.
 
     Args:
-        folder: of the files.
+        folder: the beginning of the names of the folders.
         is_running: returns True if a process still runs.
         ancestors: returns the pids of a process's parent, its parent's parent and so on.
     """
@@ -75,21 +78,26 @@ class Reservations(msgspec.Struct, frozen=True):
     def locked(self, timeout_seconds: float = _LOCK_TIMEOUT_SECONDS) -> Iterator[None]:
         """Hold the lock under which processes of this machine decide on reservations.
 
+        It is an address of Linux' own, without a file that users would have to share: the kernel frees it when its
+        holder has ended.
+
         Raises:
-            CannotTellError: the folder cannot be used, or another process holds the lock for too long.
+            CannotTellError: another process holds the lock for too long.
         """
-        descriptor = self._open_lock()
-        try:
-            try:
-                lock_file(descriptor, timeout_seconds)
-            except BlockingIOError:
-                raise CannotTellError(
-                    f"Another process has held {self.folder}/lock for {timeout_seconds:.0f} s; "
-                    f"'fuser {self.folder}/lock' names it: end it, and try again."
-                ) from None
+        end = time.monotonic() + timeout_seconds
+        with socket.socket(socket.AF_UNIX) as lock:
+            while True:
+                try:
+                    lock.bind(f"\0{self.folder}")
+                    break
+                except OSError:
+                    if time.monotonic() > end:
+                        raise CannotTellError(
+                            f"Another process has held the lock of reservations for {timeout_seconds:.0f} s; "
+                            f"'ss -xap | grep {self.folder}' names it: end it, and try again."
+                        ) from None
+                    time.sleep(_RETRY_SECONDS)
             yield
-        finally:
-            os.close(descriptor)
 
     def add(self, reservation: Reservation) -> None:
         """Write a reservation, replacing an earlier one of the same process.
@@ -112,20 +120,18 @@ class Reservations(msgspec.Struct, frozen=True):
             ) from None
 
     def active(self) -> tuple[Reservation, ...]:
-        """Return the valid reservations; void ones are removed, as far as this user may."""
+        """Return the valid reservations; void ones of this user are removed."""
         found = []
         for folder in self._folders():
-            with _opened(folder) as opened:
-                for name, process in _files(opened)[0]:
-                    is_running = self.is_running(process)
-                    reservation = _read(name, opened) if is_running else None
-                    if reservation is None and is_running:
-                        continue
-                    if reservation is not None and (reservation.until is None or time.time() < reservation.until):
-                        found.append(reservation)
-                    else:
-                        with contextlib.suppress(OSError):  # another user's
-                            os.unlink(name, dir_fd=opened)
+            for name, process in _files(folder):
+                is_running = self.is_running(process)
+                reservation = _read(folder / name) if is_running else None
+                is_over = reservation is not None and reservation.until is not None and time.time() >= reservation.until
+                if reservation is not None and not is_over:
+                    found.append(reservation)
+                elif _owner(folder) == os.geteuid() and (is_over or not is_running):
+                    with contextlib.suppress(OSError):
+                        (folder / name).unlink()
         return tuple(found)
 
     def committed(self, snapshot: Snapshot) -> dict[DeviceIndex, int]:
@@ -145,24 +151,14 @@ class Reservations(msgspec.Struct, frozen=True):
         return {device: size for device, size in committed.items() if size}
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
-        """Return who has reserved memory of these GPUs, and why some reservations may not be seen, as sentences."""
-        holders = [
+        """Return who has reserved memory of these GPUs, as sentences."""
+        return tuple(
             f"{format_gib(size)} GiB of GPU {gpu.index} are reserved for {sanitize_line(each.job) or 'a job'} "
             f"(process {each.pid} of {_name_of(process_owner(each.pid))})."
             for each in self.active()
             for gpu in snapshot.gpus
             for _, size in _reserved_on(each.gpus, gpu)
-        ]
-        full = []
-        for folder in self._folders():
-            with _opened(folder) as opened:
-                full += [str(error) for error in _files(opened)[1:] if error]
-        is_foreign = _owner(self.folder) not in (None, 0, os.geteuid())
-        foreign = (
-            f"{self.folder} belongs to {_name_of(_owner(self.folder))}, who may remove reservations from it. Yours "
-            "are kept elsewhere, and others' may not be visible; ask them or root to remove the folder."
         )
-        return (*holders, *([foreign] if is_foreign else []), *full)
 
     def reserved_pids(self, snapshot: Snapshot) -> frozenset[int]:
         """Return the pids in the snapshot that hold a reservation, or descend from a process that does."""
@@ -173,95 +169,54 @@ class Reservations(msgspec.Struct, frozen=True):
     def _with_ancestors(self, pid: int) -> tuple[int, ...]:
         return pid, *self.ancestors(pid)
 
-    def _open_lock(self) -> int:
-        file = self._own_folder() / "lock"
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            try:
-                return os.open(file, flags)  # no O_CREAT: the kernel refuses it for other users' files in such folders
-            except FileNotFoundError:
-                descriptor = os.open(file, flags | os.O_CREAT | os.O_EXCL, 0o666)
-                os.fchmod(descriptor, 0o666)  # independent of the umask
-                return descriptor
-        except FileExistsError:
-            return os.open(file, flags)
-        except OSError as error:
-            raise CannotTellError(f"{file}, the lock of reservations, cannot be opened: {error.strerror}.") from None
-
     def _folders(self) -> list[Path]:
-        """Return the folders that are read: what each file says counts by its owner, whoever owns the folder."""
-        beside = self.folder.parent.glob(f"{self.folder.name}-*")
-        return [self.folder, *(each for each in beside if _owner(each) == _uid_of(each.name))]
+        """Return the folders of all users; one that is not of the user in its name counts for none."""
+        found = self.folder.parent.glob(f"{self.folder.name}-*")
+        return [each for each in found if each.name == f"{self.folder.name}-{_owner(each)}"]
 
     def _own_folder(self) -> Path:
-        """Return the folder to write to, created if it is missing: the shared one, if none but root could empty it.
+        """Return this user's folder, created if it is missing: nobody else may replace files in it.
 
         Raises:
-            CannotTellError: there is none in which nobody else may replace files.
+            CannotTellError: it cannot be created, or something else has its name.
         """
-        for folder in (self.folder, self.folder.with_name(f"{self.folder.name}-{os.geteuid()}")):
-            try:
-                with contextlib.suppress(FileExistsError):
-                    folder.mkdir(mode=0o1777)
-                    folder.chmod(0o1777)  # independent of the umask
-                found = folder.lstat()
-            except OSError as error:
-                raise CannotTellError(
-                    f"{folder}, where reservations are kept, cannot be created: {error.strerror}."
-                ) from None
-            if found.st_uid not in (0, os.geteuid()):
-                continue
-            if not stat.S_ISDIR(found.st_mode):
-                raise CannotTellError(f"{folder} is not a folder that all users may share; remove it.")
-            return folder
-        raise CannotTellError(
-            f"{folder}, where reservations are kept, belongs to {user_name(found.st_uid)}; remove it."
-        )
+        folder = self.folder.with_name(f"{self.folder.name}-{os.geteuid()}")
+        try:
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir()
+                folder.chmod(0o755)  # independent of the umask
+            found = folder.lstat()
+        except OSError as error:
+            raise CannotTellError(
+                f"{folder}, where reservations are kept, cannot be created: {error.strerror}."
+            ) from None
+        if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode):
+            raise CannotTellError(
+                f"{folder}, where reservations are kept, is no folder of yours, but of {_name_of(found.st_uid)}."
+            )
+        return folder
 
 
 def _file_name(reservation: Reservation) -> str:
     return f"{reservation.pid}-{round(reservation.start_time * 1000)}.json"
 
 
-@contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[int | None]:
-    """Open a folder for what is done in it; None: there is none.
-
-    A link is none: root would remove files where another user's link leads.
-    """
+def _files(folder: Path) -> list[tuple[str, ProcessKey]]:
+    """Return the names of reservations in a folder, each with its process; of a link none, wherever it leads."""
+    if folder.is_symlink():
+        return []
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.scandir(folder) as entries:
+            names = (_NAME.fullmatch(entry.name) for entry in islice(entries, RESERVATIONS.items))
+            return sorted((match[0], (int(match[1]), int(match[2]) / 1000)) for match in names if match)
     except OSError:
-        yield None
-        return
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        return []
 
 
-def _files(opened: int | None) -> tuple[list[tuple[str, ProcessKey]], LimitError | None]:
-    """Return the names of reservations in a folder, each with its process, and why there may be more of them."""
-    found: list[tuple[str, ProcessKey]] = []
-    if opened is None:
-        return found, None
-    try:
-        with os.scandir(opened) as entries:
-            for count, entry in enumerate(entries):
-                if count >= (RESERVATIONS.items or 0):
-                    return found, RESERVATIONS.too_many("files")
-                match = _NAME.fullmatch(entry.name)
-                if match:
-                    found.append((entry.name, (int(match[1]), int(match[2]) / 1000)))
-    except OSError:
-        return [], None
-    return sorted(found), None
-
-
-def _read(name: str, folder: int | None) -> Reservation | None:
+def _read(file: Path) -> Reservation | None:
     """Return the reservation in a file; None if it is invalid, or its author is neither root nor owns the process."""
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as opened:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
@@ -270,7 +225,7 @@ def _read(name: str, folder: int | None) -> Reservation | None:
     except (OSError, LimitError):
         return None
     is_theirs = found.st_uid in (0, process_owner(reservation.pid))
-    return reservation if reservation.is_plausible and is_theirs and name == _file_name(reservation) else None
+    return reservation if reservation.is_plausible and is_theirs and file.name == _file_name(reservation) else None
 
 
 def _owner(folder: Path) -> int | None:
@@ -282,11 +237,6 @@ def _owner(folder: Path) -> int | None:
 
 def _name_of(uid: int | None) -> str:
     return "an unknown user" if uid is None else user_name(uid)
-
-
-def _uid_of(name: str) -> int:
-    number = name.rpartition("-")[2]
-    return int(number) if number.isdecimal() and len(number) < 11 else -1
 
 
 def _reserved_on(gpus: Mapping[str, int], gpu: GpuReading) -> Iterator[tuple[DeviceIndex, int]]:

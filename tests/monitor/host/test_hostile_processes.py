@@ -58,8 +58,9 @@ def test_an_impossible_reservation_is_ignored(tmp_path: Path, absurd: dict[str, 
     promise = {"pid": os.getpid(), "start_time": 1.0, "job": "x", "gpus": {"u": 5}}
     for more, count in (({}, 1), (absurd, 0)):
         folder, told = tmp_path / str(count), promise | more
-        folder.mkdir()
-        (folder / f"{told['pid']}-1000.json").write_text(json.dumps(told))
+        own = tmp_path / f"{count}-{os.geteuid()}"
+        own.mkdir()
+        (own / f"{told['pid']}-1000.json").write_text(json.dumps(told))
         assert len(Reservations(folder=folder, is_running=lambda key: True).active()) == count
 
 

@@ -33,6 +33,10 @@ def reservations(tmp_path: Path) -> Reservations:
     return Reservations(tmp_path / "reservations")
 
 
+def own_folder(reservations: Reservations) -> Path:
+    return reservations.folder.with_name(f"{reservations.folder.name}-{os.geteuid()}")
+
+
 def test_a_reservation_is_committed_until_it_expires(reservations: Reservations) -> None:
     snapshot = make_snapshot([make_gpu(0), make_gpu(1)])
     assert reservations.committed(snapshot) == {}
@@ -40,7 +44,7 @@ def test_a_reservation_is_committed_until_it_expires(reservations: Reservations)
     assert reservations.committed(snapshot) == {0: 20 * GIB}
     reservations.add(reservation(until=time.time() - 1))
     assert reservations.committed(snapshot) == {}
-    assert not list(reservations.folder.glob("*.json"))
+    assert not list(own_folder(reservations).glob("*.json"))
 
 
 def test_a_reservation_ends_with_its_process(reservations: Reservations, start_python) -> None:
@@ -84,73 +88,50 @@ def test_the_lock_is_exclusive_and_released_when_its_holder_is_killed(reservatio
         pass
 
 
-def test_the_folder_is_shared_by_all_users_and_must_be_a_folder(tmp_path: Path) -> None:
-    with Reservations(tmp_path / "new").locked():
-        assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o1777
-        assert stat.S_IMODE((tmp_path / "new" / "lock").stat().st_mode) == 0o666
-    (tmp_path / "link").symlink_to(tmp_path / "new")
-    (tmp_path / "file").write_text("")
-    for name in ("link", "file"):
-        with pytest.raises(CannotTellError, match="not a folder that all users may share"):
-            Reservations(tmp_path / name).add(reservation())
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CannotTellError, match="cannot be opened"), Reservations(tmp_path / "odd").locked():
-        pass
-    assert not (tmp_path / "elsewhere").exists()
+def test_the_folder_is_read_by_all_users_and_written_by_one(reservations: Reservations) -> None:
+    reservations.add(reservation())
+    assert stat.S_IMODE(own_folder(reservations).stat().st_mode) == 0o755
 
 
-def test_no_file_is_removed_where_a_link_leads(tmp_path: Path) -> None:
-    (tmp_path / "theirs").mkdir()
-    file = tmp_path / "theirs" / "20261123-1530.json"
+def test_what_is_no_folder_of_ones_own_is_neither_written_nor_read_nor_emptied(reservations: Reservations) -> None:
+    theirs = reservations.folder.parent / "theirs"
+    theirs.mkdir()
+    file = theirs / "20261123-1530.json"
     file.write_text("not a reservation")
-    (tmp_path / "link").symlink_to(tmp_path / "theirs")
-    assert Reservations(tmp_path / "link").active() == ()
+    own_folder(reservations).symlink_to(theirs)
+    assert reservations.active() == ()
     assert file.exists()
+    with pytest.raises(CannotTellError, match="no folder of yours"):
+        reservations.add(reservation())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_another_users_link_or_file_in_place_of_the_folder_keeps_nobody_from_reserving(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path)
-    (tmp_path / "file").write_text("")
-    for name in ("link", "file"):
-        os.chown(tmp_path / name, 65534, 65534, follow_symlinks=False)
-        made = Reservations(tmp_path / name)
-        with made.locked():
-            made.add(reservation())
-        assert made.committed(make_snapshot([make_gpu(0)])) == {0: 20 * GIB}
+def test_reservations_of_other_users_count_and_a_folder_that_is_not_of_its_user_does_not(tmp_path: Path) -> None:
+    theirs, snapshot = tmp_path / "reservations-65534", make_snapshot([make_gpu(0)])
+    reservations = Reservations(tmp_path / "reservations")
+    reservations.add(reservation())
+    own_folder(reservations).rename(theirs)
+    assert reservations.committed(snapshot) == {}
+    os.chown(theirs, 65534, 65534)
+    assert reservations.committed(snapshot) == {0: 20 * GIB}
+    own_folder(reservations).mkdir()
+    os.chown(own_folder(reservations), 65534, 65534)  # made before by the stranger
+    with pytest.raises(CannotTellError, match="but of nobody"):
+        reservations.add(reservation())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_no_user_can_reserve_for_other_users_processes(reservations: Reservations) -> None:
     reservations.add(reservation())
-    (file,) = reservations.folder.glob("*.json")
+    (file,) = own_folder(reservations).glob("*.json")
     os.chown(file, 65534, 65534)
     assert reservations.active() == ()
 
 
-def test_a_folder_with_too_many_files_is_said(reservations: Reservations, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_than_so_many_files_are_read(reservations: Reservations, monkeypatch: pytest.MonkeyPatch) -> None:
     reservations.add(reservation())
     monkeypatch.setattr("vramtop.monitor.storage.reservations.RESERVATIONS", Limit(what="the folder", items=0))
-    assert reservations.notes(make_snapshot([])) == ("the folder has more than 0 files",)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_another_users_folder_gets_none_of_ours_and_is_said(reservations: Reservations) -> None:
-    reservations.folder.mkdir(mode=0o1777)
-    os.chown(reservations.folder, 65534, 65534)
-    snapshot = make_snapshot([make_gpu(0)])
-    with reservations.locked():
-        reservations.add(reservation())
-    assert list(reservations.folder.iterdir()) == []
-    assert reservations.committed(snapshot) == {0: 20 * GIB}
-    assert "belongs to nobody" in reservations.notes(snapshot)[-1]
-    assert "others' may not be visible" in reservations.notes(snapshot)[-1]
-    own = reservations.folder.with_name("reservations-0")
-    os.chown(own, 65534, 65534)  # made before by the stranger
-    assert reservations.committed(snapshot) == {}
-    with pytest.raises(CannotTellError, match="belongs to nobody; remove it"):
-        reservations.add(reservation())
+    assert reservations.active() == ()
 
 
 def test_a_reservation_is_at_most_the_gpu_and_its_holder_is_named(reservations: Reservations) -> None:
