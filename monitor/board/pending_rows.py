@@ -116,10 +116,11 @@ def _check(
     from .fit import check_fit, with_host_memory
 
     def check(slack: int) -> FitResult:
-        result = check_fit(budget, devices, slack_bytes=slack)
+        room = (None if each.free_bytes is None else each.free_bytes + slack for each in devices)
+        result = check_fit(budget, [replace(each, free_bytes=free) for each, free in zip(devices, room, strict=True)])
         if host is None:
             return result
-        return with_host_memory(result, budget, host, ranks=job.parallel.processes, slack_bytes=slack)
+        return with_host_memory(result, budget, host + slack, ranks=job.parallel.processes)
 
     result = check(0)
     if previous in (None, result.verdict):

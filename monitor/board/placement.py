@@ -27,7 +27,7 @@ from .fit_result import (
 Judge = Callable[[RankPeak, DeviceCapacity], DeviceVerdict]
 
 
-def check_training_fit(ranks: RankPeaks, devices: Sequence[DeviceCapacity], *, slack_bytes: int = 0) -> FitResult:
+def check_training_fit(ranks: RankPeaks, devices: Sequence[DeviceCapacity]) -> FitResult:
     """Place the rank with the highest peak on the device with the most available memory, and so on.
 
     If any placement fits all ranks, this one does. A device without a rank is judged by the highest peak.
@@ -35,11 +35,9 @@ def check_training_fit(ranks: RankPeaks, devices: Sequence[DeviceCapacity], *, s
     Args:
         ranks: predicted peak of each rank.
         devices: all devices that are considered.
-        slack_bytes: bytes that may lack on each device, or that have to be left if negative.
     """
-    judge = partial(_judge_training_fit, slack_bytes=slack_bytes)
-    placed = _place(ranks, combinable_devices(devices, len(ranks)), judge)
-    result, chosen = fit_result(ranks, devices, placed, judge)
+    placed = _place(ranks, combinable_devices(devices, len(ranks)))
+    result, chosen = fit_result(ranks, devices, placed, _judge_training_fit)
     return replace(result, sentence=_sentence_training_fit(result.verdict, ranks, chosen, devices))
 
 
@@ -87,14 +85,14 @@ def _verdicts_on(
         yield judge(rest)
 
 
-def _place(ranks: RankPeaks, devices: Sequence[DeviceCapacity], judge: Judge) -> list[_Placed]:
+def _place(ranks: RankPeaks, devices: Sequence[DeviceCapacity]) -> list[_Placed]:
     """Assign a device to each rank while there are any; one of unknown memory only if the others do not suffice."""
     known = [device for device in devices if device.available_bytes is not None]
     known.sort(key=lambda device: -(device.available_bytes or 0))
     unknown = [device for device in devices if device.available_bytes is None]
     first: list[_Placed] = []
     for count in range(len(unknown) + 1):
-        placed = list(in_order(ranks, [*unknown[:count], *known, *unknown[count:]], judge))
+        placed = list(in_order(ranks, [*unknown[:count], *known, *unknown[count:]], _judge_training_fit))
         if all(each.verdict.verdict != "does_not_fit" for each in placed):
             return placed
         first = first or placed
@@ -115,15 +113,15 @@ def in_order(ranks: RankPeaks, devices: Sequence[DeviceCapacity], judge: Judge) 
                 source = free = next(remaining, None)
 
 
-def _judge_training_fit(rank: RankPeak, device: DeviceCapacity, *, slack_bytes: int) -> DeviceVerdict:
+def _judge_training_fit(rank: RankPeak, device: DeviceCapacity) -> DeviceVerdict:
     available = device.available_bytes
     verdict: Verdict
-    if available is None or (rank.says_nothing and rank.low_bytes <= available + slack_bytes < rank.high_bytes):
+    if available is None or (rank.says_nothing and rank.low_bytes <= available < rank.high_bytes):
         verdict = "unknown"
-    elif rank.device_bytes > available + slack_bytes:
-        verdict = "unknown" if rank.low_bytes <= available + slack_bytes else "does_not_fit"
+    elif rank.device_bytes > available:
+        verdict = "unknown" if rank.low_bytes <= available else "does_not_fit"
     else:
-        verdict = "fits" if rank.high_bytes <= available + slack_bytes else "tight"
+        verdict = "fits" if rank.high_bytes <= available else "tight"
     return DeviceVerdict(device=device, verdict=verdict, need_bytes=rank.device_bytes)
 
 

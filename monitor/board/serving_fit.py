@@ -26,20 +26,17 @@ _FLAGS = {
 """Flags of the share and of the longest sequence, by engine."""
 
 
-def check_serving_fit(
-    need: ServingNeed, ranks: RankPeaks, devices: Sequence[DeviceCapacity], *, slack_bytes: int = 0
-) -> FitResult:
+def check_serving_fit(need: ServingNeed, ranks: RankPeaks, devices: Sequence[DeviceCapacity]) -> FitResult:
     """Place the ranks of an engine on the devices with the most available memory.
 
     Args:
         need: memory that each rank needs.
         ranks: the ranks.
         devices: all devices that are considered.
-        slack_bytes: bytes that may lack on each device, or that have to be left if negative.
     """
 
     def judge(_: RankPeak, device: DeviceCapacity) -> DeviceVerdict:
-        return _judge(_serving_on(need, device), device, slack_bytes)
+        return _judge(_serving_on(need, device), device)
 
     known_first = sorted(
         combinable_devices(devices, len(ranks)),
@@ -71,11 +68,11 @@ def _serving_on(need: ServingNeed, device: DeviceCapacity) -> ServingFit | None:
     )
 
 
-def _judge(serving: ServingFit | None, device: DeviceCapacity, slack_bytes: int) -> DeviceVerdict:
+def _judge(serving: ServingFit | None, device: DeviceCapacity) -> DeviceVerdict:
     verdict: Verdict
     if serving is None or device.available_bytes is None:
         verdict = "unknown"
-    elif serving.asked_bytes > device.available_bytes + slack_bytes or serving.need.start_bytes > serving.asked_bytes:
+    elif serving.asked_bytes > device.available_bytes or serving.need.start_bytes > serving.asked_bytes:
         verdict = "does_not_fit"
     else:
         verdict = "fits" if serving.need.high_bytes <= serving.asked_bytes else "tight"

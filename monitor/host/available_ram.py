@@ -51,14 +51,13 @@ def host_total_bytes() -> int:
     return total if limit is None else min(total, limit)
 
 
-def host_verdict(need: "HostNeed", available_bytes: int, *, ranks: int, slack_bytes: int = 0) -> HostVerdict:
+def host_verdict(need: "HostNeed", available_bytes: int, *, ranks: int) -> HostVerdict:
     """Compare the host memory that a number of ranks need with the machine's RAM.
 
     Args:
         need: of one rank and of the machine.
         available_bytes: RAM that they can use.
         ranks: number of ranks on the machine.
-        slack_bytes: bytes that may lack, or that have to be left if negative.
     """
     peak, high = need.peak_bytes(ranks), need.high_bytes(ranks)
     when = "while loading"
@@ -67,10 +66,10 @@ def host_verdict(need: "HostNeed", available_bytes: int, *, ranks: int, slack_by
     each = f"{ranks} processes need" if ranks > 1 else "the process needs"
     have = f"{format_gib(available_bytes)} GiB are available"
     verdict: Literal["fits", "tight", "does_not_fit"]
-    if peak > available_bytes + slack_bytes:
+    if peak > available_bytes:
         verdict = "does_not_fit"
         sentence = f"{each} {format_gib(peak)} GiB of host memory {when}, and {have}"
-    elif high > available_bytes + slack_bytes:
+    elif high > available_bytes:
         verdict = "tight"
         sentence = f"{each} {format_gib(peak)} GiB of host memory {when}, perhaps {format_gib(high)}, and {have}"
     else:
