@@ -34,6 +34,8 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     _read_varying_lengths(inputs, findings)
     _read_evaluation(inputs.settings, findings)
     findings.record_count("training.gradient_accumulation", _accumulation(inputs))
+    if (task := findings.get("model.task")) is not None and task.value == "multiple-choice":
+        findings.record_count("training.sequences_per_example", inputs.settings.find("num_choices"))
     read_optimizer(inputs, findings)
     _read_compile(inputs, findings)
     record_arguments(library("transformers"), "step", inputs.settings, findings)

@@ -372,3 +372,20 @@ def test_a_head_that_nothing_states_is_the_usual_one_of_its_family(read: Read, m
     reading = read(TRAINER.replace("Qwen/Qwen2.5-0.5B", model))
     assert reading.value("model.task") == task
     assert reading.job().model.task == (task or "causal-lm")
+
+
+@pytest.mark.parametrize(
+    ("default", "words", "choices"), [(", default=5", [], 5), ("", ["--num_choices", "3"], 3), ("", [], None)]
+)
+def test_each_choice_of_an_example_is_a_sequence(
+    tmp_path: Path, default: str, words: list[str], choices: int | None
+) -> None:
+    (tmp_path / "t.py").write_text(
+        "import argparse\nfrom transformers import *\np = argparse.ArgumentParser()\n"
+        f"p.add_argument('--num_choices', type=int{default})\na = p.parse_args()\n"
+        "model = AutoModelForMultipleChoice.from_pretrained('roberta-large')\n"
+        "Trainer(model=model, args=TrainingArguments('o')).train()\n"
+    )
+    reading = read_launch(["python", "t.py", *words], environ={}, cwd=tmp_path)
+    assert reading.value("training.sequences_per_example") == choices
+    assert ("training.sequences_per_example" in reading.missing) == (choices is None)
