@@ -132,9 +132,20 @@ def program_of_script(job: Job, script: str, command: str, file: str, *, python:
     return Job(name=job.label, program=program, target=job.target)
 
 
+_NAMED_PACKAGES = {
+    "deepspeed=": "deepspeed",
+    "use_liger_kernel=": "liger_kernel",
+    '"flash_attention_2"': "flash_attn",
+    "_8bit": "bitsandbytes",
+    '"paged_': "bitsandbytes",
+}
+"""Packages that a setting needs which the script has, beside those that it imports."""
+
+
 def _require_packages(script: str, label: str, python: Path) -> None:
     lines = (line.split() for line in script.splitlines() if line.startswith(("import ", "from ")))
     names = {words[1].partition(".")[0] for words in lines}
+    names |= {package for setting, package in _NAMED_PACKAGES.items() if setting in script}
     names |= {"torchvision"} if "timm" in names else set()  # which timm imports
     missing = sorted(names - set(installed_packages(python, distributions=[], modules=sorted(names)).modules))
     if missing:

@@ -85,10 +85,20 @@ def test_a_flag_that_means_nothing_is_refused(words: list[str], said: str) -> No
     assert said in vramtop("estimate", *words, code=2).err
 
 
-@pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
-def test_a_package_that_the_script_needs_is_named() -> None:
-    err = vramtop("estimate", "qwen2.5-vl-3b", "--qlora", code=3).err
-    assert "the training script of Qwen2.5-VL-3B-Instruct needs bitsandbytes, which " in err
+@pytest.mark.parametrize(
+    ("package", "words"),
+    [
+        ("bitsandbytes", ["--qlora"]),
+        ("bitsandbytes", ["--lora", "--optim", "adamw-8bit"]),
+        ("deepspeed", ["--lora", "--zero", "3", "--gpus", "2"]),
+        ("liger_kernel", ["--lora", "--liger"]),
+    ],
+)
+def test_a_package_that_the_script_needs_is_named(package: str, words: list[str]) -> None:
+    if find_spec(package) is not None:
+        pytest.skip("it is installed")
+    err = vramtop("estimate", "qwen2.5-vl-3b", *words, code=3).err
+    assert err.startswith(f"vramtop: the training script of Qwen2.5-VL-3B-Instruct needs {package}, which ")
 
 
 @pytest.mark.skipif(find_spec("torchvision") is not None, reason="torchvision is installed")

@@ -120,6 +120,7 @@ def test_names_of_other_tools_set_what_those_tools_set(line: str, changes: dict[
         ("--zero 3", 8, ("zero3", 8, 1)),
         ("--zero 3 --tp 2", 8, ("zero3", 4, 1)),
         ("--zero3", 8, ("zero3", 8, 1)),
+        ("--deepspeed ZeRO-3", 8, ("zero3", 8, 1)),
         ("--zero2", 4, ("zero2", 4, 1)),
         ("--zero3", None, ("zero3", 1, 1)),
         ("--strategy fsdp2", 4, ("fsdp2", 4, 1)),

@@ -3,6 +3,7 @@
 Keys are those of the job file, or one of those below, from which several flags together make a setting.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -323,8 +324,8 @@ def zero(text: str) -> Settings:
 
 
 def deepspeed(text: str) -> Settings:
-    """Refuse a file: whether all of it counts can only be told where the launch line is read."""
-    if text.lower() in ("0", "1", "2", "3"):
-        return zero(text)
+    """Take a stage (``3``, ``zero3``); refuse a file: whether all of it counts is only told from the launch line."""
+    if stage := re.fullmatch(r"(?i)(?:zero|stage)?[-_]?([0-3])", text):
+        return zero(stage[1])
     line = f"vramtop fit -- deepspeed train.py --deepspeed {text}"
     raise InputError(f"give the stage, as in --zero 3 --gpus 8, or the whole launch line, as in {line}")
