@@ -2,50 +2,38 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import msgspec
 
+from vramtop.estimator.budget import ComponentName
 from vramtop.estimator.common.sizes import GIB
 
-from .bars import Cell
+from .bars import PAINTED, Cell
 from .palette import colour_of
 
 Readings = Sequence[tuple[float, int | None]]
 """(Unix seconds, bytes or None), oldest first."""
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
-
-
-def graph_levels(
-    history: Readings, *, width: int, height: int, top_bytes: int, span_seconds: float, now: float
-) -> tuple[int, ...]:
-    """Return the height of each column in eighths of a row; the latest is at the right.
-
-    Each column shows the maximum of its slot of time. A slot without readings, or only with None, stays empty.
-
-    Args:
-        history: what to draw.
-        width: in columns.
-        height: in rows.
-        top_bytes: bytes of the full height; more is cut.
-        span_seconds: seconds of the full width.
-        now: Unix seconds at the right edge.
-    """
-    if width <= 0 or height <= 0 or top_bytes <= 0:
-        return ()
-    full = height * (len(EIGHTHS) - 1)
-    return tuple(level_of(size, full, top_bytes) for size in column_sizes(history, width, span_seconds, now))
-
-
-def level_rows(levels: Sequence[int], height: int, colour: str | None) -> list[list[Cell]]:
-    """Return the graph as cells in a colour, from the top row down."""
-    steps = len(EIGHTHS) - 1
-    empty, *others = (Cell(char, colour if fill else None) for fill, char in enumerate(EIGHTHS))
-    cells, full = [empty, *others], others[-1]
-    return [
-        [empty if level <= floor else full if level - floor >= steps else cells[level - floor] for level in levels]
-        for floor in range((height - 1) * steps, -1, -steps)
-    ]
+_STEPS = 8
+GPU_TOTAL = "═"
+MAX_GPU_TO_PEAK = 2.0
+"""A GPU larger than this multiple of the job's peak is not drawn: the job would be a thin line at the bottom."""
+STACK_ORDER: tuple[ComponentName, ...] = (
+    "context",
+    "other_models",
+    "weights",
+    "optimizer",
+    "gradients",
+    "inputs",
+    "activations",
+    "logits",
+    "communication",
+    "temporary",
+)
+"""Components from bottom to top: permanent memory lies below memory that comes and goes."""
+Layer = TypeVar("Layer")
 
 
 def column_sizes(history: Readings, width: int, span_seconds: float, now: float) -> list[int | None]:
@@ -189,3 +177,29 @@ def _first_slot(width: int, slot_seconds: float, now: float) -> int:
 
 _MAX_HELD_INTERVALS = 3
 """Number of usual intervals for which a reading counts if none follows; after that the memory is unknown."""
+
+
+def cell_parts(edges: Sequence[tuple[Layer, int]], y: int) -> list[tuple[Layer | None, int]]:
+    """Return the layers in the cells of a row, from the bottom, in eighths; None: empty.
+
+    Args:
+        edges: the layers from the bottom, each with its upper edge in eighths of a row.
+        y: the row, counted from the bottom.
+    """
+    floor, below = y * _STEPS, 0
+    parts: list[tuple[Layer | None, int]] = []
+    for layer, edge in edges:
+        low, high = max(below, floor), min(edge, floor + _STEPS)
+        if high > low:
+            parts.append((layer, high - low))
+        below = edge
+    empty = _STEPS - sum(size for _, size in parts)
+    return [*parts, (None, empty)] if empty else parts
+
+
+def split_cell(parts: Sequence[tuple[str | None, int]]) -> Cell:
+    """Return a cell of (colour, eighths): the lowest at the bottom, and the largest of the others above it."""
+    (first, size), rest = parts[0], parts[1:]
+    if not rest:
+        return Cell(PAINTED, None, first)
+    return Cell(EIGHTHS[size], first, max(rest, key=lambda part: part[1])[0])

@@ -3,15 +3,16 @@ from itertools import pairwise
 from hypothesis import given, strategies as st
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.tui.draw.memory_graph import Readings, graph_levels, level_rows
+from vramtop.tui.draw.memory_graph import Readings
+from vramtop.tui.draw.run_graph import RunGraphData, run_graph_rows
 
 CARD = 80 * GIB
 
 
 def draw(history: Readings, *, width: int = 20, height: int = 10, **changes) -> list[str]:
     facts = {"top_bytes": CARD, "span_seconds": 20.0, "now": 19.0} | changes
-    levels = graph_levels(history, width=width, height=height, **facts)
-    return ["".join(cell.char for cell in row) for row in level_rows(levels, height if levels else 0, None)]
+    rows = run_graph_rows(RunGraphData(history=history, **facts), width=width, height=height)
+    return ["".join(cell.char for cell in row) for row in rows]
 
 
 def steady(size_bytes: int | None, seconds: int = 20) -> list[tuple[float, int | None]]:

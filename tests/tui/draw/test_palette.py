@@ -12,8 +12,8 @@ import pytest
 from rich.color import Color
 
 from vramtop.tui.draw.colours import contrast, nearest_of_16, nearest_of_256, parse_hex
+from vramtop.tui.draw.memory_graph import STACK_ORDER
 from vramtop.tui.draw.palette import CHECKS, COMPONENTS, STATUSES, VERDICTS, colour_of, ink_on
-from vramtop.tui.screens.step.step_graph import STACK_ORDER
 
 Matrix = tuple[tuple[float, float, float], ...]
 VISION: dict[str, Matrix] = {

@@ -16,17 +16,18 @@ from vramtop.monitor.board.board import ProcessRow
 from vramtop.monitor.board.comparison import Comparison
 from vramtop.monitor.probe.probe_reader import STALE_SECONDS
 
-from ...draw.bars import BarSegment, draw_bar, split_beyond
+from ...draw.bars import BarSegment, Cell, draw_bar, split_beyond
 from ...draw.gpu_bars import bar_content, beyond_budget_bytes, held_colour
 from ...draw.labels import MUTED, badge, difference_label, format_duration, phase_label, run_moments
-from ...draw.memory_graph import Readings
+from ...draw.memory_graph import GPU_TOTAL, Readings
 from ...draw.palette import COMPONENTS, STATUSES, colour_of
+from ...draw.run_graph import BOUND, EXPECTED, LevelLine, RunGraphData, axis_rows, graph_top_bytes, run_graph_rows
 from ...draw.text_output import printable
 from ...keys import shown_key
 from ...widgets.budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
+from ...widgets.cell_rows import AxesGraph, AxisLines
 from ...widgets.static_lines import StaticLines
-from ..step.step_graph import GPU_TOTAL
-from .run_graph import BOUND, EXPECTED, LevelLine, RunGraph, RunGraphData, graph_top_bytes
+from ..base import is_ascii_only
 
 _MINUTE = 60.0
 SPANS: tuple[float | None, ...] = (_MINUTE, 300.0, 900.0, 3600.0, None)
@@ -36,6 +37,28 @@ _TALL = 28
 """Rows in which bars, graph and divergence find room; with fewer, the divergence stands above the graph."""
 _SPAN_MARGIN = 1.02
 """The graph of a whole run starts a little before the run, so that the mark of its start is visible."""
+
+
+class RunGraph(AxesGraph):
+    """Draws a ``RunGraphData``, and repaints only changed rows."""
+
+    DEFAULT_CSS = "RunGraph { height: 1fr; min-height: 1; }"
+
+    def show(self, data: RunGraphData, *, end: str = "now") -> None:
+        """Draw a run.
+
+        Args:
+            data: the run and its budget.
+            end: label of the right edge.
+        """
+
+        def draw(width: int, height: int) -> tuple[list[list[Cell]], AxisLines]:
+            ground, patterns = self.background_colors[1].hex6, self.app.no_color or is_ascii_only(self)
+            rows = run_graph_rows(data, width=width, height=height, ground=ground, patterns=patterns)
+            return rows, axis_rows(data, width=width, end=end)
+
+        named = (GPU_TOTAL, EXPECTED)
+        self.show_graph(data.top_bytes, draw, lines=[line.size_bytes for line in data.lines if line.char in named])
 
 
 class RankView(VerticalScroll):

@@ -16,13 +16,14 @@ from vramtop.estimator.estimation import UNTRACED, why_untraced
 from ...background.job_estimates import JobEstimates
 from ...background.latest_only_task import LatestOnlyTask
 from ...draw.legend import legend_line
+from ...draw.memory_graph import GPU_TOTAL
 from ...draw.text_output import printable
 from ...keys import bind
 from ...widgets.budget_view import peak_line
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines, TitleLine
 from ..base import BoardApp, DrawnScreen
-from .step_graph import GPU_TOTAL, RESERVED, StepGraph, step_top_bytes
+from .step_graph import RESERVED, StepGraph, step_top_bytes
 from .tensors import tensor_lines
 
 STEP_KEYS: list[BindingType] = [

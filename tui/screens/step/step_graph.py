@@ -3,41 +3,24 @@
 The horizontal axis is the order of the step's allocations, not time: a long matrix product is one allocation.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import TypeVar
 
 import msgspec
 
 from vramtop.estimator.budget import Budget, ComponentName, Components, PhaseMark
 from vramtop.estimator.common.sizes import format_gib
 
-from ...draw.bars import PAINTED, Cell
-from ...draw.memory_graph import EIGHTHS
+from ...draw.bars import Cell
+from ...draw.memory_graph import EIGHTHS, GPU_TOTAL, MAX_GPU_TO_PEAK, STACK_ORDER, cell_parts, split_cell
 from ...draw.palette import COMPONENTS, Mark, colour_of, component_mark, ink_on
 from ...widgets.cell_rows import AxesGraph
 from ..base import is_ascii_only
 from .areas import AreaLabel, label_areas, outline_areas
 
-STACK_ORDER: tuple[ComponentName, ...] = (
-    "context",
-    "other_models",
-    "weights",
-    "optimizer",
-    "gradients",
-    "inputs",
-    "activations",
-    "logits",
-    "communication",
-    "temporary",
-)
-"""Components from bottom to top: permanent memory lies below memory that comes and goes."""
-RESERVED, GPU_TOTAL = "─", "═"
-MAX_GPU_TO_PEAK = 2.0
-"""A GPU larger than this multiple of the job's peak is not drawn: the job would be a thin line at the bottom."""
+RESERVED = "─"
 HEADROOM = 1.04
 """The top of a graph is this multiple of the most that it shows: the line of the most is not cut off."""
-Layer = TypeVar("Layer")
 
 
 class StepMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,32 +182,6 @@ def _columns(step: StepMemory, width: int) -> Iterator[int]:
     for column in range(width):
         yield highest.get(column, shown)
         shown = last.get(column, shown)
-
-
-def cell_parts(edges: Sequence[tuple[Layer, int]], y: int) -> list[tuple[Layer | None, int]]:
-    """Return the layers in the cells of a row, from the bottom, in eighths; None: empty.
-
-    Args:
-        edges: the layers from the bottom, each with its upper edge in eighths of a row.
-        y: the row, counted from the bottom.
-    """
-    floor, below = y * _STEPS, 0
-    parts: list[tuple[Layer | None, int]] = []
-    for layer, edge in edges:
-        low, high = max(below, floor), min(edge, floor + _STEPS)
-        if high > low:
-            parts.append((layer, high - low))
-        below = edge
-    empty = _STEPS - sum(size for _, size in parts)
-    return [*parts, (None, empty)] if empty else parts
-
-
-def split_cell(parts: Sequence[tuple[str | None, int]]) -> Cell:
-    """Return a cell of (colour, eighths): the lowest at the bottom, and the largest of the others above it."""
-    (first, size), rest = parts[0], parts[1:]
-    if not rest:
-        return Cell(PAINTED, None, first)
-    return Cell(EIGHTHS[size], first, max(rest, key=lambda part: part[1])[0])
 
 
 class StepGraph(AxesGraph):

@@ -6,14 +6,14 @@ from vramtop.estimator.budget import Components
 from vramtop.estimator.common.sizes import GIB
 from vramtop.tui.draw.memory_graph import Readings, TimeMark
 from vramtop.tui.draw.palette import COMPONENTS, colour_of
-from vramtop.tui.screens.attach.run_graph import (
+from vramtop.tui.draw.run_graph import (
     LevelLine,
-    RunGraph,
     RunGraphData,
     axis_rows,
     graph_top_bytes,
     run_graph_rows,
 )
+from vramtop.tui.screens.attach.rank_view import RunGraph
 
 GPU_TOTAL = 80 * GIB
 STACKED = Components(weights=20 * GIB, optimizer=20 * GIB, activations=20 * GIB)

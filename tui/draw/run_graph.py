@@ -11,21 +11,22 @@ import msgspec
 
 from vramtop.estimator.budget import Components
 
-from ...draw.bars import Cell, component_segments
-from ...draw.memory_graph import (
+from .bars import Cell, component_segments
+from .memory_graph import (
     EIGHTHS,
+    MAX_GPU_TO_PEAK,
+    STACK_ORDER,
     Readings,
     TimelineMark,
     TimeMark,
+    cell_parts,
     column_sizes,
     level_of,
+    split_cell,
     timeline_cells,
     timeline_marks,
 )
-from ...draw.palette import COMPONENTS, OTHER_MEMORY, blend, colour_of, ink_on
-from ...widgets.cell_rows import AxesGraph, AxisLines
-from ..base import is_ascii_only
-from ..step.step_graph import GPU_TOTAL, MAX_GPU_TO_PEAK, STACK_ORDER, cell_parts, split_cell
+from .palette import COMPONENTS, OTHER_MEMORY, blend, colour_of, ink_on
 
 EXPECTED, BOUND = "━", "┄"
 
@@ -81,7 +82,7 @@ def run_graph_rows(
     sizes = column_sizes(data.history, width, data.span_seconds, data.now)
     levels = [level_of(size, height * _STEPS, data.top_bytes) for size in sizes]
     bands = _bands(data, height, ground=ground, patterns=patterns)
-    lines = {_row_of(line.size_bytes, height, data.top_bytes): line for line in data.lines}
+    lines = {row_of(line.size_bytes, height, data.top_bytes): line for line in data.lines}
     marks = {mark.column: mark.colour or colour_of("neutral") for mark in _marks(data, width) if mark.column}
     calm, rows = data.colour or colour_of("no_budget"), []
     for y in range(height - 1, -1, -1):
@@ -100,7 +101,7 @@ def _is_beyond(data: RunGraphData, y: int, height: int) -> bool:
 def _write_labels(rows: list[list[Cell]], levels: Sequence[int], data: RunGraphData) -> None:
     """Write the name and size of each layer once, in its middle, where neither the curve nor a line is."""
     height, width = len(rows), len(levels)
-    taken = {_row_of(line.size_bytes, height, data.top_bytes) for line in data.lines}
+    taken = {row_of(line.size_bytes, height, data.top_bytes) for line in data.lines}
     layers = _stack(data)
     ends = list(accumulate(layer.size_bytes for layer in layers))
     for end, layer in sorted(zip(ends, layers, strict=True), key=lambda pair: -pair[1].size_bytes):
@@ -194,7 +195,8 @@ def _with_line(row: list[Cell], levels: Sequence[int], y: int, band: _Band, line
         reach = level - y * _STEPS
         crest = 0 < reach < _STEPS + _CURVE_EIGHTHS
         if not crest:
-            row[x] = Cell(line.char, line.colour, band.held.ground or band.held.colour if reach > 0 else band.ground)
+            ground = band.held.ground or band.held.colour if reach > 0 else band.ground
+            row[x] = Cell(line.char, line.colour or (ground and ink_on(ground)), ground)
     return row
 
 
@@ -255,7 +257,8 @@ def _band(parts: _Parts, beyond: str, ground: str, *, patterns: bool) -> _Band:
     return _Band(cells[0], cells[1], blend(most[1], ground, _COMING_SHARE) if most else None)
 
 
-def _row_of(size_bytes: int, height: int, top_bytes: int) -> int:
+def row_of(size_bytes: int, height: int, top_bytes: int) -> int:
+    """Return the row in which a size lies, from the bottom."""
     return min(height - 1, size_bytes * height // top_bytes)
 
 
@@ -264,25 +267,3 @@ def _ago(seconds: float) -> str:
         if seconds >= size and seconds % size == 0:
             return f"-{seconds / size:.0f} {unit}"
     return f"-{seconds:.0f} s" if seconds < 60 else f"-{seconds / 60:.1f} min"
-
-
-class RunGraph(AxesGraph):
-    """Draws a ``RunGraphData``, and repaints only changed rows."""
-
-    DEFAULT_CSS = "RunGraph { height: 1fr; min-height: 1; }"
-
-    def show(self, data: RunGraphData, *, end: str = "now") -> None:
-        """Draw a run.
-
-        Args:
-            data: the run and its budget.
-            end: label of the right edge.
-        """
-
-        def draw(width: int, height: int) -> tuple[list[list[Cell]], AxisLines]:
-            ground, patterns = self.background_colors[1].hex6, self.app.no_color or is_ascii_only(self)
-            rows = run_graph_rows(data, width=width, height=height, ground=ground, patterns=patterns)
-            return rows, axis_rows(data, width=width, end=end)
-
-        named = (GPU_TOTAL, EXPECTED)
-        self.show_graph(data.top_bytes, draw, lines=[line.size_bytes for line in data.lines if line.char in named])
