@@ -2,22 +2,19 @@
 
 Run by ``make accuracy``. ``--method`` selects the method of estimation (``auto``: the most accurate available),
 ``--file NAME`` one source. Ranges are judged twice: as they are, and from a calibration without any figure of the
-repository that a row comes from. What ``make gpu`` has measured is read from ``gpu/``. Where timm is installed, some of
-its models are rehearsed too (``vision_models.py``).
+repository that a row comes from. What ``make gpu`` has measured is read from ``gpu/``.
 """
 
 import argparse
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import get_args
 
 from accuracy_cases import read_left_out
 from calibrate import leave_one_out
 from peers import PEERS
 from predictions import Result, predict_all
-from vision_models import VisionRow, rehearse_vision_models
 
 from vramtop.estimator.budget import Span
 from vramtop.estimator.common.sizes import GIB
@@ -110,8 +107,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if results:
         _print_summaries(results)
         _print_peers(results)
-    if options.file is None and find_spec("timm"):
-        failed += _print_vision_models()
     for line in failed:
         print(f"not predicted: {line}")
     print(f"\nleft out: {sum(len(entry.ids) for entry in read_left_out())} rows, with reasons, see cases/*.toml")
@@ -170,31 +165,6 @@ def _print_peers(results: Sequence[Result]) -> None:
         theirs = statistics.median(abs(error) for error in errors)
         under = sum(error < -0.05 for error in errors) / len(errors)
         print(f"{name:22}{len(rows):>6}{theirs:>16.1%}{ours.median_error:>9.1%}{under:>16.0%}{ours.share_under:>9.0%}")
-
-
-def _print_vision_models() -> list[str]:
-    """Print rehearsed models and a summary; return what was not rehearsed."""
-    rows: list[VisionRow] = []
-    failed = []
-    print(f"\n{'timm, batch 64: reserved, GiB':40}{'measured':>9}{'predicted':>10}{'error':>8}{'range':>17}")
-    for row in rehearse_vision_models():
-        if isinstance(row, str):
-            failed.append(row)
-            continue
-        rows.append(row)
-        bounds = f"{_gib(row.span.low_bytes)} - {_gib(row.span.high_bytes)}"
-        sizes = f"{_gib(row.measured_bytes):>9}{_gib(row.predicted_bytes):>10}{row.error:>+8.1%}"
-        print(f"{row.name:40}{sizes}{bounds:>17} {'in' if row.measured_bytes in row.span else 'out'}", flush=True)
-    if rows:
-        errors = [row.error for row in rows]
-        inside = sum(row.measured_bytes in row.span for row in rows) / len(rows)
-        width = statistics.median((row.span.high_bytes - row.span.low_bytes) / row.predicted_bytes for row in rows)
-        print(
-            f"{len(rows)} models: median |error| {statistics.median(map(abs, errors)):.1%}, bias"
-            f" {statistics.mean(errors):+.1%}, under by > 5 % {sum(each < -0.05 for each in errors) / len(rows):.0%},"
-            f" in range {inside:.0%}, width {width:.1%}"
-        )
-    return failed
 
 
 def _gib(size: int | None) -> str:
