@@ -1,6 +1,5 @@
 """The file of a suite's results: written anew after every row, so that nothing is lost, and read to go on with it."""
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +7,6 @@ import msgspec
 from msgspec import Struct
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.limits import LimitError, decode_json
-from vramtop.estimator.common.private_files import write_private
-from vramtop.estimator.common.secrets import displayed_data
-from vramtop.estimator.common.untrusted_files import read_file
-
-_MAX_BYTES = 1 << 26
 
 
 class SuiteRow(Struct, kw_only=True):
@@ -25,16 +18,19 @@ class SuiteRow(Struct, kw_only=True):
     """Its name in that part: of a program as the table has it, of a job its model and settings."""
     error: str | None = None
     """Why it gave no figures, or not all; a job out of memory has its place in `measured` too. null: it ran."""
-    lacks: list[str] = []
-    """Libraries that a job needs and that were not there; it is measured when they are."""
     seconds: float | None = None
-    """Time that it took; null: it was not started."""
+    """Time that it took."""
     measured: dict[str, Any] | None = None
-    """A job's figures, beside the prediction of the deepest method; null: a program, or a job that was not started."""
+    """What ``vramtop measure --json`` printed about a job."""
     formula: dict[str, Any] | None = None
-    """The closed form's prediction of a job; null: a program, or there is none."""
+    """The peak of the closed form's budget of a job; null: a program, or there is none."""
     figures: list[dict[str, Any]] = []
     """What a program printed: objects with a `name`."""
+
+    @property
+    def is_done(self) -> bool:
+        """It ran; memory that runs out is a result too."""
+        return self.error is None or (self.measured is not None and self.measured["measured"] is not None)
 
 
 class SuiteResults(Struct, kw_only=True):
@@ -48,8 +44,6 @@ class SuiteResults(Struct, kw_only=True):
     """Version of the driver; null: no GPU was used, or unknown."""
     started: str
     """Time of the first row, in UTC (ISO 8601)."""
-    machine: dict[str, str | int]
-    """Processor cores, bytes of host memory and of the GPU, system and kernel."""
     versions: dict[str, str]
     """Versions of Python, the libraries and vramtop."""
     rows: list[SuiteRow] = []
@@ -60,68 +54,22 @@ class SuiteResults(Struct, kw_only=True):
         return next((row for row in self.rows if (row.part, row.name) == (part, name)), None)
 
 
-class ResultsFile:
-    """A file of results. Rows may be added from several threads.
-
-    Args:
-        path: the file; None: results are kept in memory only.
-        results: what is known already.
-    """
-
-    def __init__(self, path: Path | None, results: SuiteResults) -> None:
-        self.path = path
-        self.results = results
-        self._lock = threading.Lock()
-
-    @classmethod
-    def open(cls, path: Path | None, new: SuiteResults) -> "ResultsFile":
-        """Go on with the results in a file, or begin it.
-
-        Raises:
-            InputError: it holds something else, or the results of another card.
-        """
-        if path is None or not path.exists():
-            return cls(path, new)
-        found = read_results(path)
-        if found.card != new.card:
-            raise InputError(f"{path} has the results of {found.card or 'no GPU'}; give another file with --out")
-        found.driver, found.machine, found.versions = new.driver, new.machine, new.versions
-        return cls(path, found)
-
-    def add(self, row: SuiteRow) -> None:
-        """Add a row in place of an earlier one, and write the file.
-
-        Raises:
-            InputError: it cannot be written.
-        """
-        with self._lock:
-            before = self.results.row(row.part, row.name)
-            self.results.rows = [*(each for each in self.results.rows if each is not before), row]
-            if self.path is not None:
-                self._write(self.path)
-
-    def _write(self, path: Path) -> None:
-        data = displayed_data(msgspec.to_builtins(self.results))
-        assert isinstance(data, dict)
-        head = {name: value for name, value in data.items() if name != "rows"}
-        lines = [msgspec.json.encode(row).decode() for row in data["rows"]]  # a line each: its history can be read
-        text = f'{msgspec.json.encode(head).decode()[:-1]},"rows":[\n' + ",\n".join(lines) + "\n]}\n"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_private(path, text.encode())
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
-
-
 def read_results(path: Path) -> SuiteResults:
     """Return the results in a file.
 
     Raises:
-        InputError: it cannot be read, or holds something else.
+        InputError: it holds something else.
     """
     try:
-        return decode_json(read_file(path, _MAX_BYTES), SuiteResults)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except LimitError as error:
+        return msgspec.json.decode(path.read_bytes(), type=SuiteResults)
+    except msgspec.DecodeError as error:
         raise InputError(f"{path}: not the results of a suite: {error}") from None
+
+
+def write_results(path: Path, results: SuiteResults) -> None:
+    """Write the results, a row a line: its history can be read."""
+    head = msgspec.json.encode(msgspec.structs.replace(results, rows=[])).decode()
+    lines = ",\n".join(msgspec.json.encode(row).decode() for row in results.rows)
+    new = path.with_suffix(".new")
+    new.write_text(f"{head.removesuffix('[]}')}[\n{lines}\n]}}\n", encoding="utf-8")
+    new.replace(path)

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from accuracy_cases import GPU, read_measured
@@ -12,10 +11,11 @@ from suite import Part, read_suite
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 
 ROOT = Path(__file__).parents[2]
 START = GPU / "start.py"
-ONLY_ON_A_GPU = ("needs ", "torch.compile can be measured on a GPU only", "fused kernels (")
+ONLY_ON_A_GPU = ("torch.compile can be measured on a GPU only", "fused kernels (")
 NOT_ON_A_CPU = {"attention, memory-efficient", "attention, cuDNN", "nvitop"}
 CARD = "NVIDIA H100 80GB HBM3"
 
@@ -27,8 +27,13 @@ def parts() -> tuple[Part, ...]:
 
 @pytest.mark.slow
 def test_every_model_is_small_enough_and_all_jobs_but_one_fit_a_large_gpu(parts: tuple[Part, ...]) -> None:
-    texts = [entry for part in parts for entry in part.jobs if entry.job.model.task != "image-classification"]
-    found = {entry.name: estimate(entry.job) for entry in texts}
+    jobs = {
+        entry.name: job_from_mapping(entry.job, where=entry.name)
+        for part in parts
+        for entry in part.entries
+        if entry.job
+    }
+    found = {name: estimate(job) for name, job in jobs.items() if job.model.task != "image-classification"}
     assert all(0.05e9 < budget.model.parameters < 8.1e9 for budget in found.values())
     too_large = [name for name, budget in found.items() if budget.peak.device_bytes > 80 * GIB]
     assert too_large == ["llama-8b b64 s8192 lora bf16 adamw-fused rank 16"]
@@ -36,25 +41,20 @@ def test_every_model_is_small_enough_and_all_jobs_but_one_fit_a_large_gpu(parts:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_the_whole_suite_runs_on_the_cpu_and_is_gone_on_with(parts: tuple[Part, ...], tmp_path: Path) -> None:
-    command = [sys.executable, str(START), "--cpu", "--json", "--out", str(tmp_path / "results.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+def test_the_whole_suite_runs_on_the_cpu(parts: tuple[Part, ...], tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    command = [sys.executable, str(START), "--cpu", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    rows = {(row["part"], row["name"]): row for row in found["rows"]}
-    assert set(rows) == {(part.name, name) for part in parts for name in part.names}
-    wrong = {key: row["error"] for key, row in rows.items() if not (row["error"] or "needs ").startswith(ONLY_ON_A_GPU)}
-    assert wrong == {}
-    for part in parts:
-        for entry in part.jobs:
-            _check_job(rows[part.name, entry.name])
-    programs = {name: row["figures"] for (part, name), row in rows.items() if row["figures"]}
-    assert len(programs) == sum(len(part.programs) for part in parts)
-    lines = {(name, line["name"]): line for name, figures in programs.items() for line in figures}
+    rows = {(row["part"], row["name"]): row for row in json.loads(out.read_text())["rows"]}
+    assert set(rows) == {(part.name, entry.name) for part in parts for entry in part.entries}
+    for row in rows.values():
+        measured = row["measured"]
+        step, told = (measured["measured"], measured["predicted"]) if measured else (None, None)
+        assert row["error"] is None or "ImportError" in row["error"] or row["error"].startswith(ONLY_ON_A_GPU), row
+        assert not step or told["allocated_bytes"] == pytest.approx(step["max_allocated_bytes"], rel=0.25), row["name"]
+    lines = {(name, line["name"]): line for (_, name), row in rows.items() for line in row["figures"]}
     assert {line for (_, line), figures in lines.items() if "error" in figures} <= NOT_ON_A_CPU
-    calls = [line for (name, _), line in lines.items() if name.startswith("cuDNN") and "call" in line]
-    assert {line["call"] for line in calls} == {"forward", "input", "weight"}
-    assert len(calls) > 1000
     assert lines["attach", "once"]["listed"] is True
     assert lines["attach", "attach, batch too small"]["status"] == "over"
     assert lines["attach", "attach, batch too large"]["status"] == "under"
@@ -63,21 +63,6 @@ def test_the_whole_suite_runs_on_the_cpu_and_is_gone_on_with(parts: tuple[Part, 
     assert lines["probe", "probe"]["step_seconds"] > 0
     assert lines["crash", "crash"]["exit_code"] == 1
     assert lines["crash", "explain log"]["phase"] == lines["crash", "predicted"]["phase"] == "forward"
-
-    again = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert again.returncode == 0
-    assert {(row["part"], row["name"]) for row in json.loads(again.stdout)["rows"]} == set(rows)
-    assert "steps: 24 jobs, 0 programs, " in again.stderr
-
-
-def _check_job(row: dict[str, Any]) -> None:
-    if row["measured"] is None:
-        assert row["error"].startswith("needs ")
-        return
-    step, told = row["measured"]["measured"], row["measured"]["predicted"]
-    if step is not None:
-        assert row["measured"]["device"] == "cpu"
-        assert told["allocated_bytes"] == pytest.approx(step["max_allocated_bytes"], rel=0.25), row["name"]
 
 
 @pytest.fixture
@@ -134,7 +119,7 @@ def results(tmp_path: Path) -> Path:
         {"part": "steps", "name": "gpt2 nf4", "error": "needs bitsandbytes"},
         {"part": "card", "name": "lazy", "figures": [{"name": "CUDA context", "process_bytes": 500 * 2**20}]},
     ]
-    facts = {"card": CARD, "driver": "580.95", "started": "2026-12-01T10:00:00Z", "machine": {}, "versions": {}}
+    facts = {"card": CARD, "driver": "580.95", "started": "2026-12-01T10:00:00Z", "versions": {}}
     (tmp_path / "h100.json").write_text(json.dumps({**facts, "rows": rows}))
     on_cpu = [{**rows[0], "measured": {**measured, "device": "cpu"}}]
     (tmp_path / "cpu.json").write_text(json.dumps({**facts, "card": None, "rows": on_cpu}))
