@@ -12,11 +12,6 @@ def resolved(**tables: dict[str, Any]) -> ResolvedJob:
     return resolve_job(job_from_mapping(tables, where="test"))
 
 
-def test_a_resolved_job_does_not_change() -> None:
-    with pytest.raises(AttributeError):
-        resolved().trains = False  # type: ignore[misc]
-
-
 @pytest.mark.parametrize(
     ("training", "parallel", "widths"),
     [

@@ -230,12 +230,3 @@ def test_roles_split_a_mixture_of_experts() -> None:
     assert inventory.elements("other") == 0
     assert all(group.layered for group in inventory.groups if group.role in ("expert", "attention", "mlp", "router"))
     assert not any(group.linear for group in inventory.groups if group.role in ("expert", "norm", "embedding"))
-
-
-def test_layers_of_an_encoder_decoder_are_counted_together() -> None:
-    config = {"model_type": "t5", **T5, "num_decoder_layers": 2}
-
-    arch = read_architecture(config, "seq2seq-lm")
-
-    assert (arch.encoder_layers, arch.decoder_layers, arch.layers) == (3, 2, 5)
-    assert count_parameters(read_architecture(config, "seq2seq-lm")).layers == 5

@@ -31,17 +31,6 @@ BERT_WITHOUT_TYPE = {
 }
 
 
-def test_grouped_query_attention() -> None:
-    arch = read_architecture(LLAMA)
-
-    assert (arch.query_size, arch.key_size, arch.value_size, arch.head_dim) == (4096, 1024, 1024, 128)
-    assert arch.gated
-    assert arch.causal
-    assert arch.dtype == "bfloat16"
-    assert not arch.approximate
-    assert arch.sliding_window is None
-
-
 @pytest.mark.parametrize(
     ("fields", "heads"),
     [({}, 1), ({"multi_query": False}, 8), ({"num_kv_heads": 2}, 2), ({"new_decoder_architecture": True}, 8)],
@@ -89,17 +78,6 @@ def test_config_without_a_model_type_is_recognised_by_its_class() -> None:
     config = {key: value for key, value in LLAMA.items() if key != "model_type"}
 
     assert complete_config({**config, "architectures": ["Qwen3MoeForCausalLM"]})["model_type"] == "qwen3_moe"
-
-
-def test_latent_attention() -> None:
-    config = {**LLAMA, "model_type": "deepseek_v3", "num_attention_heads": 128, "hidden_size": 7168}
-
-    arch = read_architecture(config)
-
-    assert (arch.head_dim, arch.value_head_dim, arch.rope_head_dim) == (192, 128, 64)
-    assert (arch.q_lora_rank, arch.kv_lora_rank) == (1536, 512)
-    assert (arch.query_size, arch.attention_output_size) == (128 * 192, 128 * 128)
-    assert (arch.dense_layers, arch.moe_layers) == (3, 29)
 
 
 @pytest.mark.parametrize(

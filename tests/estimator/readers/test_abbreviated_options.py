@@ -1,6 +1,5 @@
 """Options that argparse accepts abbreviated are not counted: a doubt names what they may stand for."""
 
-import argparse
 import shlex
 from pathlib import Path
 
@@ -91,15 +90,6 @@ def test_options_of_a_script_that_is_not_known(tmp_path: Path, name: str) -> Non
     reading = _read(tmp_path, f"python {name} --model_name_or_path gpt2 --gradient_acc 8 --output_dir out", script)
     assert _warned(reading, "--gradient_acc on the command line may stand for --gradient_accumulation_steps")
     assert not _warned(_read(tmp_path, f"python {name} --model_name gpt2 --output_dir out", script), "may stand for")
-
-
-def test_argparse_does_what_is_assumed() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--per_device_train_batch_size", type=int)
-    parser.add_argument("--per_device_eval_batch_size", type=int)
-    assert parser.parse_args(["--per_device_t=4"]).per_device_train_batch_size == 4
-    with pytest.raises(SystemExit):
-        parser.parse_args(["--per_device", "4"])
 
 
 def test_options_of_a_tool(tmp_path: Path) -> None:

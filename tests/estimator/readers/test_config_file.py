@@ -53,9 +53,3 @@ def test_an_unknown_memory_setting_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "cfg.yml").write_text(AXOLOTL + "relora_cpu_offload: true\nval_set_size: 0.1\n")
     warnings = read_config_file(tmp_path / "cfg.yml", environ={}).warnings
     assert warnings == ("cfg.yml: relora_cpu_offload may change the memory and is not counted.",)
-
-
-def test_values_that_name_code_stay_text(tmp_path: Path) -> None:
-    (tmp_path / "cfg.yml").write_text("base_model: !!python/object/apply:os.system ['true']\n")
-    with pytest.raises(InputError, match="not YAML"):
-        read_config_file(tmp_path / "cfg.yml", environ={})

@@ -58,20 +58,6 @@ def test_units_under_the_trainer(
 
 
 @pytest.mark.parametrize(
-    ("flags", "adapters", "units"),
-    [
-        ("--fsdp_version 1", False, "model"),
-        ("--fsdp_version 1 --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP", False, None),
-        ("--fsdp_version 2 --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP", True, None),
-    ],
-)
-def test_units_of_a_loop_under_accelerate(tmp_path: Path, flags: str, adapters: bool, units: str | None) -> None:
-    (tmp_path / "t.py").write_text(LOOP.format(adapters=ADAPTERS if adapters else ""))
-    reading = read(tmp_path, f"accelerate launch --use_fsdp --num_processes 4 {flags} t.py")
-    assert reading.value("parallel.fsdp_units") == units
-
-
-@pytest.mark.parametrize(
     ("name", "classes"), [("LlamaDecoderLayer", None), ("MixtralSparseMoeBlock", ["MixtralSparseMoeBlock"])]
 )
 def test_a_part_of_a_block_is_no_block(tmp_path: Path, name: str, classes: list[str] | None) -> None:

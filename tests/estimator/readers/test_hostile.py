@@ -233,14 +233,7 @@ def test_any_config_is_estimated_or_refused(fields: dict[str, Any]) -> None:
 
 
 KEYS = [
-    "micro_batch_size",
-    "sequence_len",
-    "adapter",
-    "lora_r",
-    "deepspeed",
-    "fsdp",
-    "fsdp_config",
-    "optimizer",
+    *("micro_batch_size", "sequence_len", "adapter", "lora_r", "deepspeed", "fsdp", "fsdp_config", "optimizer"),
     "bf16",
 ]
 
@@ -256,18 +249,7 @@ def test_any_value_in_a_configuration_is_read(tmp_path: Path, values: dict[str, 
 
 
 WORDS = [
-    "torchrun",
-    "accelerate",
-    "launch",
-    "deepspeed",
-    "python",
-    "-m",
-    "x.py",
-    "--config",
-    "/dev/zero",
-    "--",
-    "=",
-    "-",
+    *("torchrun", "accelerate", "launch", "deepspeed", "python", "-m", "x.py", "--config", "/dev/zero", "--", "=", "-"),
 ]
 
 
@@ -281,21 +263,7 @@ def test_any_launch_line_is_read(words: list[str]) -> None:
 
 
 PIECES = [
-    "TrainingArguments(",
-    "bf16=",
-    "x",
-    "=",
-    "[",
-    "]",
-    "(",
-    ")",
-    ",",
-    "\n",
-    "1",
-    "'a'",
-    "**",
-    "def f(a=1):",
-    "if x:",
+    *("TrainingArguments(", "bf16=", "x", "=", "[", "]", "(", ")", ",", "\n", "1", "'a'", "**", "def f(a=1):", "if x:"),
 ]
 
 

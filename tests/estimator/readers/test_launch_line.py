@@ -342,12 +342,6 @@ def test_trl_reads_its_file_and_the_command_line_takes_precedence(read: Read, tm
     assert (job.training.loss, job.training.precision) == ("chunked", "bf16-mixed")
 
 
-def test_a_preference_pair_is_one_example_of_two_sequences(read: Read) -> None:
-    reading = read("trl dpo --model_name_or_path gpt2 --per_device_train_batch_size 2")
-    assert found(reading, "training.micro_batch", "training.sequences_per_example") == (2, 2)
-    assert reading.job({"training.micro_batch": 3}).training.sequences_per_example == 2
-
-
 def test_a_trl_worker_gets_its_process_count_from_the_launcher_line(read: Read) -> None:
     worker = "python -u /venv/lib/python3.11/site-packages/trl/scripts/sft.py --model_name_or_path gpt2"
     reading = read(worker, launcher=shlex.split("/venv/bin/python /venv/bin/trl sft --use_fsdp true --num_processes 2"))
@@ -373,13 +367,6 @@ def test_unknown_options_that_may_affect_memory_are_reported(read: Read) -> None
     assert any("--quant_method" in warning for warning in reading.warnings)
     assert any("brand_new_adamw" in warning for warning in reading.warnings)
     assert not any("--lr" in warning for warning in reading.warnings)
-
-
-def test_yaml_that_would_construct_objects_is_refused(read: Read, tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text("model_name_or_path: !!python/object/apply:os.getcwd []\n")
-    reading = read("trl sft --config bad.yaml")
-    assert reading.value("model.id") is None
-    assert any("not YAML" in warning for warning in reading.warnings)
 
 
 @pytest.mark.parametrize("line", ["sleep 100", "python -c pass", "bash -c true", "trl env", "torchrun"])

@@ -224,14 +224,6 @@ def test_empty_variables_are_not_set(tmp_path: Path) -> None:
     assert COPIES not in reading.missing
 
 
-def test_auto_leaves_a_number_to_the_trainer(tmp_path: Path) -> None:
-    config = {"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto"}
-    (tmp_path / "ds.json").write_text(json.dumps({**config, "gradient_accumulation_steps": "auto"}))
-    line = "torchrun --nproc-per-node 8 train.py --deepspeed ds.json --per_device_train_batch_size 3"
-    reading = read_line(tmp_path, f"{line} --gradient_accumulation_steps 5")
-    assert (reading.value(BATCH), reading.value(STEPS), reading.refused) == (3, 5, {})
-
-
 def test_what_the_user_gives_needs_no_warning(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     line = ["python", "train.py", "--per_device_train_batch_size", "-1", "--optim", "own_optimizer"]

@@ -43,12 +43,6 @@ def test_a_line_pasted_as_one_word_is_split(pasted: str, words: str) -> None:
     assert split_launch_line([pasted]) == shlex.split(words)
 
 
-def test_the_command_of_a_shell_is_read() -> None:
-    assert split_launch_line(["bash", "-lc", "python t.py --a 1; echo"]) == ["python", "t.py", "--a", "1"]
-    assert split_launch_line(["bash", "run.sh"]) == ["bash", "run.sh"]
-    assert split_launch_line(["python", "t.py", "--sep", "a;b"]) == ["python", "t.py", "--sep", "a;b"]
-
-
 @pytest.mark.parametrize(
     ("flags", "ranks"),
     [

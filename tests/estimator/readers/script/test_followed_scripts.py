@@ -70,19 +70,6 @@ def test_what_is_not_understood_is_a_doubt(tmp_path: Path, line: str, is_open: b
     assert bool(reading.warnings) is is_open
 
 
-def test_a_second_model_is_named_while_it_lives(tmp_path: Path) -> None:
-    load = 'teacher = AutoModelForCausalLM.from_pretrained("gpt2-large", dtype=torch.bfloat16).cuda()\n'
-    load += 'model = AutoModelForCausalLM.from_pretrained("gpt2").cuda()\n'
-    reading = read(tmp_path, f"{LOAD}{load}{TRAIN}")
-    held = [{"id": "gpt2-large", "quantization": "none", "dtype": "bf16"}]
-    assert found(reading, "model.id", "other_models") == ("gpt2", held)
-    assert any("on the GPU beside the trained one; what it computes" in each for each in reading.warnings)
-    assert unsure(reading)["logits"] == "more"
-    freed = read(tmp_path, f"{LOAD}{load}teacher.cpu()\n{TRAIN}")
-    assert found(freed, "model.id", "other_models") == ("gpt2", None)
-    assert not any("beside the trained one" in each for each in freed.warnings)
-
-
 @pytest.mark.parametrize(
     "scorer", ["scorer = SentenceTransformer('a')", "def score():\n    scorer = SentenceTransformer('a')\nprint(score)"]
 )
@@ -107,26 +94,6 @@ def test_the_config_of_a_command_line(tmp_path: Path) -> None:
     assert unsure(reading)["weights"] == "either"
 
 
-def test_a_script_named_like_a_module_of_python(tmp_path: Path) -> None:
-    script = f"from enum import Enum\n{LOAD}class Mode(Enum):\n    HEAD = 'head'\n"
-    script += 'model = AutoModelForCausalLM.from_pretrained("gpt2")\n'
-    script += f"if Mode.HEAD == Mode.HEAD:\n    model.transformer.requires_grad_(False)\n{TRAIN}"
-    (tmp_path / "enum.py").write_text(script)
-    reading = read_launch(["python", "enum.py"], environ={}, cwd=tmp_path)
-    assert any("enum.py line" in each and "which parameters train is not read" in each for each in reading.warnings)
-
-
-def test_a_collator_is_no_model(tmp_path: Path) -> None:
-    script = (
-        'model = AutoModelForTokenClassification.from_pretrained("bert-base-uncased", dtype="bfloat16")\n'
-        "collate = DataCollatorForTokenClassification(tokenizer)\n"
-        "Trainer(model=model, args=TrainingArguments('out'), data_collator=collate).train()\n"
-    )
-    reading = read(tmp_path, script)
-    assert found(reading, "model.task", "training.precision") == ("token-classification", "bf16")
-    assert reading.value("other_models") is None
-
-
 @pytest.mark.parametrize(
     ("made", "name"),
     [
@@ -141,17 +108,6 @@ def test_what_only_a_rehearsal_reads_is_named(tmp_path: Path, made: str, name: s
     assert "model.id" in read(tmp_path, script).missing
     reading = read(tmp_path, script, "--model_name_or_path", "gpt2")
     assert any(f"{name}(...) is not read" in each for each in reading.left_open)
-
-
-def test_the_loader_of_test_data_does_not_count(tmp_path: Path) -> None:
-    loaders = (
-        "def loaders(batch_size):\n"
-        "    test = DataLoader(data['validation'], batch_size=32)\n"
-        "    train = DataLoader(data['train'], shuffle=True, batch_size=batch_size)\n    return train, test\n"
-        "config = {'batch_size': 16}\nloader, test = loaders(int(config['batch_size']))\n"
-    )
-    script = f'{LOAD}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{loaders}{TRAIN}'
-    assert read(tmp_path, script).value("training.micro_batch") == 16
 
 
 MODULES = {
@@ -245,13 +201,6 @@ def test_text_that_evaluation_generates_is_not_counted(tmp_path: Path) -> None:
     assert {"logits", "activations"} & {*unsure(reading)} == {"activations"}
     assert any("Evaluation generates text" in each for each in reading.warnings)
     assert "activations" not in unsure(read(tmp_path, EVALUATED.format(generates, "")))
-
-
-def test_a_trainers_own_optimizer_that_is_not_followed_is_a_doubt(tmp_path: Path) -> None:
-    own = "class Mine(Trainer):\n    def create_optimizer(self):\n        self.optimizer = make_it(self)\n"
-    model = 'model = AutoModelForCausalLM.from_pretrained("gpt2")\n'
-    reading = read(tmp_path, f"from transformers import Trainer\n{LOAD}{own}{model}Mine(model).train()\n")
-    assert unsure(reading)["optimizer"] == "either"
 
 
 def test_without_any_word_about_dtypes_the_precision_is_a_doubt(tmp_path: Path) -> None:

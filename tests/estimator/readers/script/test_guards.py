@@ -262,22 +262,6 @@ def test_a_configuration_that_is_not_opened_is_named(tmp_path: Path) -> None:
     assert "is not read" not in doubts(read(tmp_path, opened, "--conf", "run.yaml"))
 
 
-def test_lengths_of_source_and_target_are_one_sequence_of_a_decoder(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(HEAD + LOAD + TRAIN)
-    options = "import argparse\nP = argparse.ArgumentParser()\nP.add_argument('--max_source_length', type=int)\n"
-    options += "P.add_argument('--max_target_length', type=int)\nA = P.parse_args()\n"
-    reading = read(tmp_path, HEAD + options + LOAD + TRAIN, "--max_source_length", "64", "--max_target_length", "128")
-    assert reading.value("training.sequence_length") == 192
-    assert "are assumed to form one sequence" in doubts(reading)
-
-
-def test_deepspeed_s_optimizer_is_taken(tmp_path: Path) -> None:
-    (tmp_path / "ds.json").write_text(json.dumps({"optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 2}}))
-    arguments = TRAIN.replace("'x', ", "'x', optim='adafactor', deepspeed='ds.json', ")
-    reading = read(tmp_path, HEAD + LOAD + arguments)
-    assert reading.value("training.optimizer") != "adafactor"
-
-
 def test_a_switch_named_deepspeed_does_not_hide_the_script_s_own_configuration(tmp_path: Path) -> None:
     text = (
         f"import argparse, deepspeed\n{HEAD}{LOAD}p = argparse.ArgumentParser()\n"
@@ -316,8 +300,8 @@ def test_a_list_of_layers_may_stand_in_brackets(tmp_path: Path) -> None:
     body = "model2 = get_peft_model(model, LoraConfig(r=8, target_modules=lora_target_modules))\n"
     body += TRAIN.replace("model=model", "model=model2")
     text += f"def main(lora_target_modules: list[str] = ['q_proj']):\n{indented(body)}fire.Fire(main)\n"
-    reading = read(tmp_path, text, "--lora_target_modules", "[q_proj,v_proj]")
-    assert reading.value("lora.targets") == ["q_proj", "v_proj"]
+    for words in ("[q_proj,v_proj]", '["q_proj", "v_proj"]'):
+        assert read(tmp_path, text, "--lora_target_modules", words).value("lora.targets") == ["q_proj", "v_proj"]
 
 
 def test_a_config_of_trl_given_to_a_plain_trainer_makes_no_pairs(tmp_path: Path) -> None:
@@ -399,17 +383,6 @@ def test_a_flag_that_the_script_computes_with_counts_by_what_it_makes(tmp_path: 
     assert (reading.value("training.micro_batch"), reading.value("training.gradient_accumulation")) == (2, 16)
     assert reading.value("training.optimizer") == "adafactor"
     assert "does not read" not in doubts(reading)
-
-
-def test_a_flag_called_task_is_not_the_models(tmp_path: Path) -> None:
-    head, load = (each.replace("CausalLM", "SequenceClassification") for each in (HEAD, LOAD))
-    text = (
-        head
-        + load
-        + "import argparse\np = argparse.ArgumentParser()\np.add_argument('--task')\np.parse_args()\n"
-        + TRAIN
-    )
-    assert read(tmp_path, text, "--task", "mrpc").value("model.task") == "sequence-classification"
 
 
 def test_a_trainer_in_another_file_may_set_the_batch(tmp_path: Path) -> None:

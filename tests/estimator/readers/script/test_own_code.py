@@ -30,26 +30,6 @@ def read(folder: Path, text: str, *arguments: str) -> JobReading:
     return read_launch(["python", "train.py", *arguments], environ={}, cwd=folder)
 
 
-def unsure(reading: JobReading) -> bool:
-    return bool(reading.uncertainties)
-
-
-HOOKED = """
-def hook(p):
-    each[p].step()
-for p in model.parameters():
-    p.register_post_accumulate_grad_hook(hook)
-for batch in DataLoader([1], batch_size=4):
-    model(**batch).loss.backward()
-"""
-
-
-def test_a_hook_on_gradients_is_not_followed(tmp_path: Path) -> None:
-    reading = read(tmp_path, HOOKED)
-    assert any("before the training is not read" in each for each in reading.warnings)
-    assert unsure(reading)
-
-
 CUTS = ("--max_source_length", "100", "--max_target_length", "28")
 
 

@@ -194,12 +194,6 @@ def test_a_pipeline_after_the_training_does_not_tell_its_length(tmp_path: Path) 
     assert "training.sequence_length" in read(tmp_path, text).missing
 
 
-def test_a_reference_model_beside_adapters_is_counted(tmp_path: Path) -> None:
-    text = f"{LOAD}reference = AutoModelForCausalLM.from_pretrained('gpt2')\nlora = LoraConfig(r=4)\n{ARGUMENTS}"
-    text += "DPOTrainer(model, reference, args=args, beta=0.1, peft_config=lora, max_length=512).train()\n"
-    assert [each["role"] for each in read(tmp_path, text, versions={}).value("other_models")] == ["reference"]
-
-
 @pytest.mark.parametrize("how", ["load_in_4bit=True", "quantization_config=BitsAndBytesConfig(load_in_4bit=True)"])
 def test_a_reference_model_in_four_bits_is_counted_so(tmp_path: Path, how: str) -> None:
     both = "from transformers import BitsAndBytesConfig\n" + LOAD.replace('"gpt2")\ntok', f'"gpt2", {how})\ntok')
@@ -249,32 +243,6 @@ def test_what_four_bits_leave_has_sixteen(
     assert any("the embedding and the head" in each for each in reading.warnings) == doubted
 
 
-def test_weights_as_stored_are_no_doubt_beside_four_bits(tmp_path: Path) -> None:
-    loading = LOAD.replace('"gpt2")\ntok', '"Qwen/Qwen2.5-1.5B", load_in_4bit=True)\ntok')
-    adapted = "model.add_adapter(LoraConfig(r=4))\n"
-    reading = read(tmp_path, loading + adapted + ARGUMENTS + TRAIN, versions={})
-    assert not any("loaded as stored" in each for each in reading.warnings)
-
-
-def test_the_file_that_a_parser_reads_in_place_of_the_command_line(tmp_path: Path) -> None:
-    values = {"model_name_or_path": "gpt2", "per_device_train_batch_size": 3, "max_seq_length": 256, "output_dir": "o"}
-    (tmp_path / "a.json").write_text(json.dumps(values))
-    text = f"""
-from component import Own
-parser = argparse.ArgumentParser()
-parser.add_argument("--train_args_file", default="a.json")
-own, args = HfArgumentParser((Own, TrainingArguments)).parse_json_file(json_file=parser.parse_args().train_args_file)
-model = AutoModelForCausalLM.from_pretrained(own.model_name_or_path)
-{TRAIN}"""
-    for words in ((), ("--train_args_file", "a.json")):
-        reading = read(tmp_path, text, *words)
-        keys = ("model.id", "training.micro_batch", "training.sequence_length")
-        assert [reading.value(key) for key in keys] == ["gpt2", 3, 256]
-        assert not any("gets its options" in each for each in reading.warnings)
-    absent = read(tmp_path, text, "--train_args_file", "b.json")
-    assert any("gets its options" in each for each in absent.warnings)
-
-
 @pytest.mark.parametrize(
     ("given", "quantization"), [("BitsAndBytesConfig(load_in_4bit=True)", "nf4"), ("load()", "none")]
 )
@@ -322,21 +290,6 @@ def test_evaluation_with_liger_makes_all_logits(tmp_path: Path, more: str, loss:
     assert read(tmp_path, text).value("training.evaluation_loss") == loss
 
 
-def test_a_list_that_fire_takes_is_one(tmp_path: Path) -> None:
-    text = f"""
-import fire
-from typing import List
-from peft import get_peft_model
-def main(target_modules: List[str] = None):
-    {LOAD.splitlines()[0]}
-    model = get_peft_model(model, LoraConfig(r=4, target_modules=target_modules))
-    {ARGUMENTS}    Trainer(model=model, args=args).train()
-fire.Fire(main)
-"""
-    for words in ('["c_attn", "c_proj"]', "[c_attn,c_proj]"):
-        assert read(tmp_path, text, "--target_modules", words).value("lora.targets") == ["c_attn", "c_proj"]
-
-
 @pytest.mark.parametrize(
     ("kept", "targets"), [("'lm_head' not in name", "all-linear"), ("'vision' not in name and 'lm_head' in name", None)]
 )
@@ -361,15 +314,6 @@ model = get_peft_model(model, LoraConfig(r=4, target_modules=names))
     reading = read(tmp_path, text, "--output_dir", "o", "--per_device_train_batch_size", "2", "--target_modules", "all")
     assert any("LoraConfig(target_modules=names)" in each for each in reading.warnings) == (targets is None)
     assert targets is None or reading.value("lora.targets") == targets
-
-
-def test_a_rank_by_default_is_no_note_where_adapters_are_switched_off(tmp_path: Path) -> None:
-    options = "parser = argparse.ArgumentParser()\nparser.add_argument('--lora', action='store_true')\n"
-    options += "parser.add_argument('--lora-r', type=int, default=64)\noptions = parser.parse_args()\n"
-    text = f"{options}from other import load\nmodel = load(options)\n{ARGUMENTS}{TRAIN}"
-    words = ("--model_name_or_path", "gpt2")
-    assert not any("adapters" in each for each in read(tmp_path, text, *words).warnings)
-    assert any("no adapters are counted" in each for each in read(tmp_path, text, *words, "--lora-r", "8").warnings)
 
 
 def test_the_names_that_copies_of_known_tools_have_are_taken(tmp_path: Path) -> None:
@@ -577,21 +521,6 @@ SFTTrainer(model, args=config).train()
     assert [reading.value(key) for key in keys] == ["gpt2", 3, 384]
 
 
-def test_fields_of_transformers_own_shorthand_have_their_defaults(tmp_path: Path) -> None:
-    text = """from dataclasses import dataclass
-from transformers.hf_argparser import HfArg
-@dataclass
-class Own(TrainingArguments):
-    gradient_checkpointing: bool = HfArg(default=True, help="checkpointing")
-    per_device_train_batch_size: int = HfArg(default=32, help="batch")
-(args,) = HfArgumentParser(Own).parse_args_into_dataclasses()
-Trainer(model, args, train_dataset=data).train()
-"""
-    reading = read(tmp_path, LOAD + text, "--output_dir", "o")
-    keys = ("training.micro_batch", "training.activation_checkpointing")
-    assert [reading.value(key) for key in keys] == [32, "full"]
-
-
 def test_the_former_flag_of_the_evaluation_batch_counts_first(tmp_path: Path) -> None:
     text = """(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
 transformers.Seq2SeqTrainer(model, args, train_dataset=data, compute_metrics=metrics).train()
@@ -602,15 +531,6 @@ transformers.Seq2SeqTrainer(model, args, train_dataset=data, compute_metrics=met
     assert any("whole validation set" in each for each in reading.warnings)
     generating = read(tmp_path, LOAD + text, *words, "--predict_with_generate", "--half_precision_backend", "auto")
     assert not any("whole validation set" in each or "precision" in each for each in generating.warnings)
-
-
-def test_what_is_not_known_is_named_in_the_order_of_the_script(tmp_path: Path) -> None:
-    unknown = (
-        "per_device_train_batch_size=f(1), gradient_accumulation_steps=f(2), gradient_checkpointing=f(3), bf16=f(4)"
-    )
-    text = f"{LOAD}Trainer(model, TrainingArguments('o', {unknown})).train()\n"
-    named = [each for each in read(tmp_path, text).warnings if "f(" in each]
-    assert [each.partition("=f(")[2][:1] for each in named] == ["1", "2", "3", "4"]
 
 
 def test_an_average_of_torchs_is_named(tmp_path: Path) -> None:

@@ -76,10 +76,3 @@ def test_a_trainer_that_loads_the_model_is_told_how(tmp_path: Path, given: str) 
     reading = read_launch(["python", str(tmp_path / "train.py")], environ={})
     assert (reading.value("lora.quantization"), reading.value("model.attention")) == ("nf4", "eager")
     assert not any(each.unless is None for each in reading.uncertainties)
-
-
-@pytest.mark.parametrize(("size", "doubted"), [("len(tokenizer) + 65536", True), ("len(tokenizer) + 8", False)])
-def test_a_vocabulary_that_grows_much(tmp_path: Path, size: str, doubted: bool) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT.replace("PREPARE", f"model.resize_token_embeddings({size})"))
-    reading = read_launch(["python", str(tmp_path / "train.py")], environ={})
-    assert any("may add many tokens" in each for each in reading.warnings) == doubted

@@ -106,33 +106,6 @@ def test_the_length_of_generated_text_is_none_of_the_training(tmp_path: Path) ->
     assert "training.sequence_length" in read(tmp_path, train + sample).missing
 
 
-@pytest.mark.parametrize("flags", [(), ("--model", "modern")])
-def test_a_choice_among_a_scripts_own_models_is_no_model_of_the_hub(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    own = "parser = argparse.ArgumentParser()\nparser.add_argument('--model', default='modern')\n"
-    own += "args = parser.parse_args()\nnet = BUILDERS[args.model]().cuda()\n"
-    reading = read(tmp_path, f"{own}optimizer = torch.optim.AdamW(net.parameters())\n", *flags)
-    assert reading.value("model.id") is None
-
-
-def test_a_script_with_trl_has_the_defaults_of_trl(tmp_path: Path) -> None:
-    reading = read(tmp_path, 'SFTTrainer(model="gpt2", args=SFTConfig(max_length=256, use_liger_kernel=True))')
-    job = reading.job()
-    assert (job.model.id, job.training.sequence_length, job.training.loss) == ("gpt2", 256, "chunked")
-    assert (job.training.activation_checkpointing, job.training.precision) == ("full", "bf16-mixed")
-
-
-def test_a_custom_training_loop(tmp_path: Path) -> None:
-    script = (
-        'accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_steps=2)\n'
-        'model = BertForSequenceClassification.from_pretrained("bert-base-uncased", torch_dtype="float32")\n'
-        "model = torch.compile(model)\nloader = DataLoader(data, batch_size=32)\noptimizer = torch.optim.SGD(p)\n"
-    )
-    job = read(tmp_path, script).job()
-    assert (job.model.task, job.training.micro_batch) == ("sequence-classification", 32)
-    assert (job.training.precision, job.training.gradient_accumulation) == ("bf16-mixed", 2)
-    assert (job.training.optimizer, job.training.compile) == ("sgd", True)
-
-
 @pytest.mark.parametrize(
     ("backend", "compiles"),
     [("'eager'", False), ("'inductor'", True), ("own_backend", False), ("'inductor', mode='reduce-overhead'", True)],
@@ -166,16 +139,6 @@ def test_a_trainer_keeps_its_model_whatever_is_compiled_later(
     assert not any("compile" in each for each in reading.warnings)
 
 
-def test_dataclass_defaults_serve_as_options(tmp_path: Path) -> None:
-    script = (
-        "@dataclass\nclass Arguments:\n    model_name_or_path: str = field(default='gpt2')\n    block_size: int = 64\n"
-        "HfArgumentParser((Arguments, TrainingArguments)).parse_args_into_dataclasses()\n"
-        "AutoModelForCausalLM.from_config(config)\n"
-    )
-    reading = read(tmp_path, script, "--per_device_train_batch_size", "2", "--block_size", "32")
-    assert (reading.value("model.id"), reading.value("training.sequence_length")) == ("gpt2", 32)
-
-
 def test_values_known_only_at_run_time_stay_unknown(tmp_path: Path) -> None:
     script = "name = pick()\nbatch = 1\nbatch = count()\nTrainingArguments(per_device_train_batch_size=batch)\n"
     reading = read(tmp_path, script + "AutoModelForCausalLM.from_pretrained(name)\n")
@@ -186,13 +149,6 @@ def test_values_known_only_at_run_time_stay_unknown(tmp_path: Path) -> None:
 def test_the_last_value_of_a_name_counts(tmp_path: Path) -> None:
     script = "batch = 1\nbatch = 2\nTrainingArguments(per_device_train_batch_size=batch)\nbatch = 3\n"
     assert read(tmp_path, script).value("training.micro_batch") == 2
-
-
-@pytest.mark.parametrize("script", ["print 'python 2'\n", "\0", "x = (" * 300])
-def test_a_script_that_cannot_be_parsed_is_reported(tmp_path: Path, script: str) -> None:
-    reading = read(tmp_path, script, "--model_name_or_path", "gpt2")
-    assert reading.value("model.id") == "gpt2"
-    assert any("train.py: not readable Python" in warning for warning in reading.warnings)
 
 
 def test_a_constant_that_refers_to_itself_is_not_followed_forever(tmp_path: Path) -> None:
@@ -267,15 +223,6 @@ SFTTrainer(model=model, args=TrainingArguments(
     assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (32, ["q_proj"], "nf4-double")
     assert job.training.activation_checkpointing == "full"
     assert reading.evidence()["training.precision"].startswith("train.py line 11: TrainingArguments(bf16=")
-
-
-def test_transformers_arguments_in_trl_have_transformers_defaults(tmp_path: Path) -> None:
-    text = 'SFTTrainer(model="no/such", args=ARGUMENTS("out", per_device_train_batch_size=2))\n'
-    text += 'AutoTokenizer.from_pretrained("no/such")\n'
-    own = read(tmp_path, text.replace("ARGUMENTS", "SFTConfig")).job().training
-    plain = read(tmp_path, text.replace("ARGUMENTS", "TrainingArguments")).job().training
-    assert (own.activation_checkpointing, own.precision) == ("full", "bf16-mixed")  # TRL loads the weights in fp32
-    assert (plain.activation_checkpointing, plain.precision) == ("none", "fp32")
 
 
 def test_values_known_only_at_run_time_are_reported(tmp_path: Path) -> None:

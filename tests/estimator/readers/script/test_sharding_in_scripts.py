@@ -105,20 +105,6 @@ model, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(
     assert read(tmp_path, lines).value("training.gradient_accumulation") == steps
 
 
-def test_a_batch_size_per_device_is_no_loader_of_the_dev_set(tmp_path: Path) -> None:
-    option = (
-        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--per_device_batch', default=4)\n"
-    )
-    reading = read(tmp_path, f"{option}DataLoader(data, batch_size=parser.parse_args().per_device_batch)")
-    assert values(reading, "evaluation_batch") == (None,)
-    assert reading.value("training.micro_batch") == 4
-
-
-def test_ddps_gradients_as_views_of_its_buckets_are_read(tmp_path: Path) -> None:
-    reading = read(tmp_path, "model = DDP(model, gradient_as_bucket_view=True)")
-    assert values(reading, "strategy", "gradient_as_bucket_view") == ("ddp", True)
-
-
 REPLICAS = """import torch
 from accelerate import *
 from torch.nn.parallel import DistributedDataParallel as DDP

@@ -22,7 +22,6 @@ for batch in DataLoader(elsewhere.data, batch_size={size}):
 """
 PYTHON = ("python", "train.py")
 EIGHT = ("accelerate", "launch", "--num_processes", "8", "train.py")
-FSDP = (*EIGHT[:-1], "--use_fsdp", "train.py")
 
 
 def read(folder: Path, text: str, line: tuple[str, ...] = PYTHON) -> JobReading:
@@ -78,51 +77,12 @@ def test_kbit_preparation_checkpoints_only_a_quantized_model_and_casts_another_t
     assert reading.value("training.activation_checkpointing") == checkpointing
 
 
-def test_an_option_called_dtype_is_not_the_type_of_weights_that_are_loaded_without(tmp_path: Path) -> None:
-    parse = """
-from dataclasses import dataclass
-@dataclass
-class Arguments(TrainingArguments):
-    dtype: str = "bfloat16"
-args, = HfArgumentParser(Arguments).parse_args_into_dataclasses()
-"""
-    text = HEAD + parse + LOAD.replace(", dtype=torch.bfloat16", "") + LOOP.format(size=2)
-    (tmp_path / "requirements.txt").write_text("transformers>=4.28,<=4.46.1\n")
-    reading = read(tmp_path, text, (*PYTHON, "--output_dir", "x"))
-    assert reading.value("software.transformers") == "4.46.1"
-    assert reading.value("training.precision") == "fp32"
-
-
 def test_deepspeeds_own_loader_has_the_configs_batch_and_not_that_of_a_test_loader(tmp_path: Path) -> None:
     config = "{'train_micro_batch_size_per_gpu': 6, 'optimizer': {'type': 'AdamW'}}"
     start = f"engine, _, loader, _ = deepspeed.initialize(model=model, training_data=elsewhere.data, config={config})\n"
     loop = "DataLoader(elsewhere.validation, batch_size=1)\nfor batch in loader:\n    engine(**batch).loss.backward()\n"
     reading = read(tmp_path, f"import deepspeed\n{HEAD}{LOAD}{start}{loop}", ("deepspeed", "train.py"))
     assert reading.value("training.micro_batch") == 6
-
-
-REWARDS = """
-from functools import partial
-from trl import GRPOConfig, GRPOTrainer
-def key():
-    if os.getenv("KEY") is None:
-        raise ValueError
-def accuracy(completions):
-    return [1.0]
-def code(completions, key):
-    return [0.0]
-NAMED = {"accuracy": accuracy, "code": elsewhere.wrap(partial(code, key=elsewhere.call(key)), code)}
-parser = argparse.ArgumentParser()
-parser.add_argument("--reward_funcs", nargs="+", default=["accuracy"])
-functions = [NAMED[name] for name in parser.parse_args().reward_funcs]
-GRPOTrainer(model="Qwen/Qwen2.5-0.5B", reward_funcs=functions, args=GRPOConfig(), train_dataset=None).train()
-"""
-
-
-def test_reward_functions_that_are_chosen_by_name_are_not_known_and_end_no_script(tmp_path: Path) -> None:
-    reading = read(tmp_path, HEAD + REWARDS)
-    assert any("reward_funcs=functions" in each for each in reading.warnings)
-    assert not any("it fails before training" in each for each in reading.warnings)
 
 
 @pytest.mark.parametrize("name", ["gradient_checkpointing_enable", "activation_checkpointing_enable"])

@@ -86,23 +86,6 @@ def test_a_collator_that_is_no_librarys_is_understood_or_in_doubt(
     assert unsure(reading) is not is_plain
 
 
-OWN = """
-class Own(Trainer):
-    def {method}(self, model, inputs, **others):
-        {body}
-"""
-
-
-def test_the_methods_of_a_trainer_of_its_own_are_in_doubt(tmp_path: Path) -> None:
-    own = OWN.format(method="compute_loss", body="return super().compute_loss(model, inputs, **others)")
-    reading = read(tmp_path, script(before=own).replace("\nTrainer(", "\nOwn("))
-    assert unsure(reading)
-    assert warned(reading, "the methods of Own (compute_loss) are not read")
-    assert not unsure(
-        read(tmp_path, script(before="class Own(Trainer):\n    wide = True\n").replace("\nTrainer(", "\nOwn("))
-    )
-
-
 @pytest.mark.parametrize(
     ("constructor", "is_doubted"),
     [
@@ -134,11 +117,16 @@ def test_arguments_of_a_trainer_that_are_not_followed_are_in_doubt(tmp_path: Pat
     assert not unsure(read(tmp_path, script()))
 
 
+LLAMA = "transformers.models.llama.modeling_llama"
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ("transformers.Trainer.training_step = elsewhere.step", "replaces Trainer.training_step"),
         ("torch.nn.functional.cross_entropy = elsewhere.Loss", "replaces functional.cross_entropy"),
+        (f"{LLAMA}.LlamaDecoderLayer.forward = torch.add", "LlamaDecoderLayer.forward; the library"),
+        (f"{LLAMA}.LlamaModel._update_causal_mask = torch.add", None),
         ("import llama_patch", "llama_patch may change what libraries do"),
         ("from monkey_patch.llama import anything", "monkey_patch.llama.anything may change what libraries do"),
         ("transformers.Trainer.save_model = elsewhere.save", None),
@@ -226,14 +214,6 @@ def test_a_field_of_a_config_that_only_the_models_own_code_reads_is_in_doubt(
     assert unsure(reading) is not is_known
 
 
-def test_a_length_that_the_user_gives_settles_flags_about_lengths(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(script())
-    line = ["python", "train.py", "--output_dir", "x", "--bf16", "--max_text_len", "64"]
-    given = {"training.sequence_length": 512}
-    assert warned(read_launch(line, environ={}, cwd=tmp_path), "--max_text_len")
-    assert not warned(read_launch(line, environ={}, cwd=tmp_path, given=given), "--max_text_len")
-
-
 def test_a_module_that_cannot_be_read_is_a_doubt(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text("def prepare(options): no Python")
     reading = read(tmp_path, script(before="from work import prepare\n" + 3 * "loaded = prepare(options)\n"))
@@ -294,14 +274,6 @@ def test_an_object_that_prepares_examples_is_followed_as_a_function_is(tmp_path:
     assert not unsure(reading)
     assert reading.value("training.sequence_length") == 512
     assert unsure(read(tmp_path, script(before=before, after="data = load_dataset('x').filled(Prepare(model, 8))\n")))
-
-
-def test_a_folder_of_data_in_a_package_holds_no_code(tmp_path: Path) -> None:
-    (tmp_path / "work" / "names").mkdir(parents=True)
-    (tmp_path / "work" / "paths.py").touch()
-    (tmp_path / "work" / "names" / "animals.txt").touch()
-    assert not unsure(read(tmp_path, script(before="import work.names as names\nfrom work.names import animals\n")))
-    assert unsure(read(tmp_path, script(before="import work.others as others\n")))
 
 
 OF_ITEMS = """

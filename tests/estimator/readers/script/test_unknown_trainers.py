@@ -48,16 +48,3 @@ def test_a_script_s_own_class_is_no_trainer_of_transformers(tmp_path: Path) -> N
     (tmp_path / "mingpt" / "trainer.py").write_text(_OWN_CLASS)
     reading = _read(tmp_path, f"from mingpt.trainer import Trainer\n{_MODEL}Trainer(None, model).run()")
     assert reading.value("training.micro_batch") is None
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        f"from transformers import Trainer\n{_MODEL}Trainer(model).train()",
-        f"from transformers import *\n{_MODEL}Trainer(model).train()",
-        f"from mine import MyTrainer\nfrom transformers import TrainingArguments\n{_MODEL}"
-        "MyTrainer(model=model, args=TrainingArguments('out')).train()",
-    ],
-)
-def test_transformers_trainers_have_its_defaults(tmp_path: Path, script: str) -> None:
-    assert _read(tmp_path, script).value("training.micro_batch") == 8

@@ -132,23 +132,6 @@ Run('Qwen/Qwen2.5-0.5B').train()
     assert {"model.id", "training.micro_batch"} <= {*reading.missing}
 
 
-def test_arguments_that_go_on_as_a_table_are_those_of_the_command_line(tmp_path: Path) -> None:
-    parse = """
-import argparse
-from transformers import HfArgumentParser
-class Arguments(TrainingArguments):
-    report_to: str = "none"
-(given,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
-args = given
-dtype = torch.bfloat16 if args.bf16 else torch.float32
-model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B', dtype=dtype)
-Trainer(model=model, args=given).train()
-"""
-    reading = read(tmp_path, HEAD + parse, "--bf16", "--output_dir", "x")
-    assert reading.value("training.precision") == "bf16"
-    assert read(tmp_path, HEAD + parse, "--output_dir", "x").value("training.precision") == "fp32"
-
-
 @pytest.mark.parametrize(("cut", "is_open"), [("args.data_size", True), ("args.max_length", False)])
 def test_a_default_of_another_length_than_a_call_cuts_to_is_in_doubt(tmp_path: Path, cut: str, is_open: bool) -> None:
     text = f"""
@@ -167,36 +150,6 @@ model.generate(max_length=4096)
     assert warned(reading, "max_length of a call=1024") is is_open
     given = read(tmp_path, HEAD + LOAD + text + TRAIN, "--max_length", "64")
     assert given.value("training.sequence_length") == 64
-
-
-PATCH = """
-import transformers
-def forward(self, query, key, value):
-    return {computed}(query, key, value)
-transformers.models.llama.modeling_llama.{replaced} = forward
-"""
-
-
-@pytest.mark.parametrize(
-    ("replaced", "computed", "sentence", "direction"),
-    [
-        (
-            "LlamaFlashAttention2._flash_attention_forward",
-            "zigzag_ring_flash_attn_func",
-            "the script replaces",
-            "either",
-        ),
-        ("LlamaDecoderLayer.forward", "torch.add", "LlamaDecoderLayer.forward; the library", "either"),
-        ("LlamaModel._update_causal_mask", "torch.add", None, None),
-    ],
-)
-def test_what_the_script_puts_into_a_library_is_named(
-    tmp_path: Path, replaced: str, computed: str, sentence: str | None, direction: str | None
-) -> None:
-    reading = read(tmp_path, HEAD + PATCH.format(replaced=replaced, computed=computed) + LOAD + TRAIN)
-    found = {each.direction for each in reading.uncertainties if each.component == "activations"}
-    assert found == ({direction} if direction is not None else set())
-    assert sentence is None or warned(reading, sentence)
 
 
 def test_a_library_that_is_not_known_may_change_others(tmp_path: Path) -> None:
@@ -282,21 +235,6 @@ def test_an_option_is_no_length_where_the_script_cuts_to_another(tmp_path: Path,
     else:
         text += f"{cut}\n{TRAIN.replace(', data_collator=collate', '')}"
     assert read(tmp_path, text, "--max_source_length", "128").value("training.sequence_length") == 768
-
-
-def test_a_compiled_model_that_the_trainer_has_already(tmp_path: Path) -> None:
-    train = TRAIN.replace(", data_collator=collate", "").replace("Trainer(", "trainer = Trainer(", 1)
-    condition = "if torch.__version__ >= '2':\n    model = torch.compile(model)\n"
-    reading = read(tmp_path, HEAD + LOAD + train.replace(".train()", f"\n{condition}trainer.train()"))
-    assert not reading.uncertainties
-
-
-def test_adapters_are_attached_where_the_model_has_none(tmp_path: Path) -> None:
-    adapters = "from peft import *\nif not isinstance(model, PeftModel):\n"
-    adapters += "    model = get_peft_model(model, LoraConfig(r=4, target_modules=['q_proj']))\n"
-    reading = read(tmp_path, HEAD + LOAD + adapters + TRAIN.replace(", data_collator=collate", ""))
-    assert reading.value("lora.rank") == 4
-    assert not reading.uncertainties
 
 
 def test_a_cast_of_each_parameters_data_is_named(tmp_path: Path) -> None:

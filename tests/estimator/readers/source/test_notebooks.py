@@ -64,13 +64,6 @@ def test_counts_of_an_earlier_kernel_do_not_count(tmp_path: Path) -> None:
     assert read_notebook(path).doubts == ()
 
 
-def test_parameters_come_after_their_cell(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.ipynb", cell("batch = 2", tags=["parameters"]), cell("use(batch)"))
-    assert read_notebook(path, parameters={"batch": 4}).text.splitlines() == ["batch = 2", "batch = 4", "use(batch)"]
-    path = write(tmp_path / "b.ipynb", cell("use(batch)"))
-    assert read_notebook(path, parameters={"batch": 4}).text.splitlines() == ["batch = 4", "use(batch)"]
-
-
 def test_a_cell_that_is_no_python_is_left_out(tmp_path: Path) -> None:
     found = read_notebook(write(tmp_path / "a.ipynb", cell("a = ("), cell("b = 2")))
     assert found.text == "b = 2"

@@ -45,19 +45,6 @@ def values(reading: JobReading, *keys: str) -> tuple[Any, ...]:
     return tuple(reading.value(key) for key in keys)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "policy", "precision", "gathered", "reduced"),
-    [("bfloat16", None, "bf16", None, "fp32"), ("float32", None, "bf16-mixed", None, "fp32")],
-)
-def test_mixed_precision_policy_of_fsdp2(
-    read: ReadRecipe, dtype: str, policy: Any, precision: str, gathered: str | None, reduced: str
-) -> None:
-    distributed = {"strategy": "fsdp2"} | ({"mp_policy": policy} if policy else {})
-    reading = read(model={"torch_dtype": dtype}, distributed=distributed)
-    keys = ("training.precision", "parallel.param_dtype", "parallel.reduce_dtype")
-    assert values(reading, *keys) == (precision, gathered, reduced)
-
-
 def test_older_versions_are_rehearsed(read: ReadRecipe) -> None:
     with pytest.raises(CannotTellError) as failed:
         read(version="0.4.0")

@@ -51,14 +51,6 @@ def test_axolotl_computes_in_bf16_by_default(read: Read, text: str, precision: s
     assert found(read("axolotl train x.yaml", AXOLOTL + text), "training.precision") == (precision,)
 
 
-def test_fsdp_config_alone_makes_axolotl_shard(read: Read) -> None:
-    text = AXOLOTL + "fsdp_config: {version: 2, offload_params: true}\n"
-    worker = {"RANK": "0", "WORLD_SIZE": "4"}
-    reading = read("python -m axolotl.cli.train x.yaml", text, **worker)
-    assert found(reading, "parallel.strategy", "parallel.data_shard", "parallel.cpu_offload") == ("fsdp2", 4, "all")
-    assert found(reading, "training.precision") == ("bf16-mixed",)
-
-
 def test_batch_size_of_axolotl_is_that_of_a_whole_step(read: Read) -> None:
     reading = read("axolotl train x.yaml", AXOLOTL + "batch_size: 12\n")
     assert found(reading, "training.micro_batch", "training.gradient_accumulation") == (2, 6)

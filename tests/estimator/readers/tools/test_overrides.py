@@ -140,14 +140,6 @@ AUTO = {
 }
 
 
-def test_auto_in_a_deepspeed_file_is_resolved_from_the_arguments(read: Read) -> None:
-    line = "deepspeed --num_gpus 2 t.py --deepspeed d.json --model_name_or_path org/model --bf16"
-    written = f"{line} --per_device_train_batch_size 3 --gradient_accumulation_steps 5"
-    reading = read(written, {"d.json": json.dumps(AUTO)})
-    assert (reading.value("training.micro_batch"), reading.value("training.gradient_accumulation")) == (3, 5)
-    assert (reading.value("training.precision"), reading.value("training.optimizer")) == ("bf16-mixed", "adamw-fused")
-
-
 def test_weights_offloaded_without_the_optimizer_are_not_all_offloaded(read: Read) -> None:
     zero = {"stage": 3, "offload_param": {"device": "cpu"}}
     line = "deepspeed --num_gpus 2 t.py --deepspeed d.json --model_name_or_path gpt2 --per_device_train_batch_size 1"

@@ -59,12 +59,6 @@ def test_axolotl(read: Read, tmp_path: Path, line: str | None, environ: dict[str
     assert training.varying_lengths is True
 
 
-@pytest.mark.parametrize("key", ["sample_packing", "pad_to_sequence_len"])
-def test_axolotls_batches_are_all_of_one_length_if_it_packs_or_pads(read: Read, tmp_path: Path, key: str) -> None:
-    (tmp_path / "cfg.yml").write_text(f"{AXOLOTL}{key}: true\n")
-    assert read("axolotl train cfg.yml").job().training.varying_lengths is False
-
-
 def types_around_adapters(reading: JobReading) -> tuple[Any, ...]:
     return values(reading, "lora.kbit_preparation", "lora.adapter_dtype", "lora.dropout")
 
@@ -106,13 +100,6 @@ def test_llamafactorys_preferences_are_scored_from_all_logits(read: Read, tmp_pa
     reading = read("llamafactory-cli train x.yaml")
     assert values(reading, "training.loss") == ("log-probs",)
     assert set(reading.value("training.fused_kernels")) == {"norm", "mlp", "rope"}
-
-
-def test_the_command_line_of_axolotl_takes_precedence_over_its_file(read: Read, tmp_path: Path) -> None:
-    (tmp_path / "cfg.yml").write_text(AXOLOTL)
-    reading = read("axolotl train cfg.yml --micro-batch-size=7 --sequence-len 2048")
-    assert values(reading, "training.micro_batch", "training.sequence_length") == (7, 2048)
-    assert reading.evidence()["training.micro_batch"] == "--micro-batch-size on the command line"
 
 
 @pytest.mark.parametrize(
@@ -188,12 +175,6 @@ def test_llamafactory(read: Read, tmp_path: Path, line: str | None) -> None:
     rank = next(finding for finding in reading.findings if finding.key == "lora.rank")
     assert (rank.origin, rank.written) == ("LLaMA-Factory's default", False)
     assert job.training.varying_lengths is True
-
-
-def test_llamafactory_overrides_and_full_training_in_fp32(read: Read, tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text(FACTORY.replace("finetuning_type: lora", "finetuning_type: full"))
-    reading = read("llamafactory-cli train x.yaml cutoff_len=4096 quantization_bit=null")
-    assert values(reading, "training.sequence_length", "training.precision", "lora.rank") == (4096, "bf16-mixed", None)
 
 
 def test_a_deepspeed_file_beside_the_configurations_folder_is_found(tmp_path: Path) -> None:

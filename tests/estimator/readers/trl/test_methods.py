@@ -11,7 +11,6 @@ from vramtop.estimator.job.job import Rollout
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
-from vramtop.estimator.readers.trl.methods import METHODS, method_of_class
 
 Read = Callable[..., JobReading]
 
@@ -220,13 +219,6 @@ def test_liger_kernels_loss_by_version(read: Read, flags: str, trl: str, loss: s
 def test_sft_with_liger_before_1_15_and_after(read: Read) -> None:
     assert read(line("sft", "--use_liger_kernel"), "1.14.0").value("training.loss") == "fused-linear"
     assert read(line("sft", "--use_liger_kernel"), "1.15.0").value("training.loss") == "chunked"
-
-
-def test_classes_of_trl_are_known_by_name() -> None:
-    names = {"OnlineDPOTrainer": "online-dpo", "PPOv2Config": "ppo", "DPOConfig": "dpo", "NashMDTrainer": "nash-md"}
-    assert {name: getattr(method_of_class(name), "name", None) for name in names} == names
-    assert method_of_class("Trainer") is None
-    assert {method.classes for method in METHODS.values() if method.generation != "none"} > {"GRPO", "RLOO", "GKD"}
 
 
 def test_a_script_with_trls_trainers_is_read_like_the_command(read: Read, tmp_path: Path) -> None:
@@ -526,13 +518,6 @@ def test_reward_models_ran_their_sequences_in_turn_until_0_24(read: Read, trl: s
 def test_reward_models_have_one_output(read: Read) -> None:
     assert read(line("reward")).value("model.num_labels") == 1
     assert read(line("sft")).value("model.num_labels") is None
-
-
-@pytest.mark.parametrize(
-    ("flags", "varies"), [((), True), (("--packing", "True"), False), (("--packing", "False"), True)]
-)
-def test_batches_differ_in_length_unless_they_are_packed(read: Read, flags: tuple[str, ...], varies: bool) -> None:
-    assert read(line("sft", *flags)).job().training.varying_lengths is varies
 
 
 @pytest.mark.parametrize(("trl", "prepared"), [("1.8.0", True), ("1.9.0", False)])
