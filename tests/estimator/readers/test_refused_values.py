@@ -60,65 +60,35 @@ def test_spellings_of_whole_numbers_are_taken(tmp_path: Path, value: str, number
     assert reading.value(BATCH) == number
 
 
+FACTORY = "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: lora\ntemplate: x\n"
+TUNE = "model: {_component_: torchtune.models.llama3.llama3_8b}\n"
+MEGATRON = "num-layers: 2\nhidden-size: 64\nnum-attention-heads: 4\n"
+
+
 @pytest.mark.parametrize(
-    ("text", "key", "sentence"),
+    ("text", "key", "wrong", "what"),
     [
+        ("base_model: gpt2\nmicro_batch_size: two", BATCH, "micro_batch_size is two", "batch size"),
+        ("base_model: gpt2\nmicro_batch_size: [1, 2]", BATCH, "micro_batch_size is [1, 2]", "batch size"),
+        ("base_model: gpt2\nsequence_len: many", LENGTH, "sequence_len is many", "sequence length"),
+        (f"{FACTORY}lora_rank: 0", "lora.rank", "lora_rank is 0", "rank of adapters"),
+        (f"{FACTORY}per_device_train_batch_size: null", BATCH, "per_device_train_batch_size is null", "batch size"),
+        (f"{TUNE}batch_size: .nan", BATCH, "batch_size is nan", "batch size"),
+        (f"{MEGATRON}micro-batch-size: true", BATCH, "micro-batch-size is true", "batch size"),
         (
-            'base_model: gpt2\nmicro_batch_size: "two"\n',
-            BATCH,
-            "micro_batch_size is two, which is not a valid batch size",
-        ),
-        (
-            "base_model: gpt2\nmicro_batch_size: [1, 2]\n",
-            BATCH,
-            "micro_batch_size is [1, 2], which is not a valid batch size",
-        ),
-        (
-            "base_model: gpt2\nsequence_len: many\n",
-            LENGTH,
-            "sequence_len is many, which is not a valid sequence length",
-        ),
-        (
-            "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: lora\ntemplate: x\nlora_rank: 0\n",
-            "lora.rank",
-            "lora_rank is 0, which is not a valid rank of adapters",
-        ),
-        (
-            "model_name_or_path: gpt2\ndataset_name: x\nper_device_train_batch_size: null\n",
-            BATCH,
-            "per_device_train_batch_size is null, which is not a valid batch size",
-        ),
-        (
-            "model: {_component_: torchtune.models.llama3.llama3_8b}\nbatch_size: .nan\n",
-            BATCH,
-            "batch_size is nan, which is not a valid batch size",
-        ),
-        (
-            "num-layers: 2\nhidden-size: 64\nnum-attention-heads: 4\nmicro-batch-size: true\n",
-            BATCH,
-            "micro-batch-size is true, which is not a valid batch size",
-        ),
-        (
-            "num-layers: 2\nhidden-size: 64\nmicro-batch-size: 1\nglobal-batch-size: -8\n",
+            f"{MEGATRON}micro-batch-size: 1\nglobal-batch-size: -8",
             STEPS,
-            "global-batch-size is -8, which is not a valid batch size of all ranks",
+            "global-batch-size is -8",
+            "batch size of all ranks",
         ),
-        (
-            "checkpoint_dir: checkpoints/x\ntrain: {micro_batch_size: 0}\n",
-            BATCH,
-            "train.micro_batch_size is 0, which is not a valid batch size",
-        ),
-        (
-            "checkpoint_dir: checkpoints/x\ndevices: two\ntrain: {micro_batch_size: 1}\n",
-            SHARD,
-            "devices is two, which is not a valid number of devices",
-        ),
+        ("checkpoint_dir: x\ntrain: {micro_batch_size: 0}", BATCH, "train.micro_batch_size is 0", "batch size"),
+        ("checkpoint_dir: x\ndevices: two\ntrain: {}", SHARD, "devices is two", "number of devices"),
     ],
 )
-def test_numbers_in_tools_files(tmp_path: Path, text: str, key: str, sentence: str) -> None:
+def test_numbers_in_tools_files(tmp_path: Path, text: str, key: str, wrong: str, what: str) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(text)
-    check(read_config_file(file, environ={}), key, f"job.yaml: {sentence}")
+    check(read_config_file(file, environ={}), key, f"job.yaml: {wrong}, which is not a valid {what}")
 
 
 def test_numbers_in_torchtitans_file(tmp_path: Path) -> None:
@@ -172,50 +142,35 @@ def test_stages_of_zero(tmp_path: Path, stage: object, named: str | None) -> Non
     check(reading, STRATEGY, named and f"ACCELERATE_DEEPSPEED_ZERO_STAGE in the environment is {word}, {what}")
 
 
+RANKS = ", which is not a valid number of ranks"
+MANY = ": 99,999,999 ranks on a machine are more GPUs than any machine has (at most 1,024)"
+ENDLESS = "7,999,999,992 ranks are more GPUs than any cluster has (at most 1,048,576)"
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
+        ("torchrun --nproc-per-node -1", f"--nproc-per-node of torchrun is -1{RANKS}"),
+        ("torchrun --nproc-per-node two", f"--nproc-per-node of torchrun is two{RANKS}"),
+        ("torchrun --nproc-per-node 99999999", f"--nproc-per-node of torchrun{MANY}"),
         (
-            "torchrun --nproc-per-node -1 train.py",
-            "--nproc-per-node of torchrun is -1, which is not a valid number of ranks",
+            "torchrun --nproc-per-node 8 --nnodes 999999999",
+            f"--nproc-per-node of torchrun times --nnodes of torchrun: {ENDLESS}",
         ),
-        (
-            "torchrun --nproc-per-node two train.py",
-            "--nproc-per-node of torchrun is two, which is not a valid number of ranks",
-        ),
-        (
-            "torchrun --nproc-per-node 99999999 train.py",
-            "--nproc-per-node of torchrun: 99,999,999 ranks on a machine are more GPUs than any machine has "
-            "(at most 1,024)",
-        ),
-        (
-            "torchrun --nproc-per-node 8 --nnodes 999999999 train.py",
-            "--nproc-per-node of torchrun times --nnodes of torchrun: 7,999,999,992 ranks are more GPUs than any "
-            "cluster has (at most 1,048,576)",
-        ),
-        (
-            "torchrun --nproc-per-node 8 --nnodes 1:0 train.py",
-            "--nnodes of torchrun is 1:0, which is not a valid number of ranks",
-        ),
-        (
-            "accelerate launch --num_processes abc train.py",
-            "--num_processes of accelerate is abc, which is not a valid number of ranks",
-        ),
-        (
-            "deepspeed --num_gpus 8 --num_nodes zero train.py",
-            "--num_nodes of deepspeed is zero, which is not a valid number of ranks",
-        ),
+        ("torchrun --nproc-per-node 8 --nnodes 1:0", f"--nnodes of torchrun is 1:0{RANKS}"),
+        ("accelerate launch --num_processes abc", f"--num_processes of accelerate is abc{RANKS}"),
+        ("deepspeed --num_gpus 8 --num_nodes zero", f"--num_nodes of deepspeed is zero{RANKS}"),
     ],
 )
 def test_numbers_of_ranks(tmp_path: Path, line: str, sentence: str) -> None:
-    check(read_line(tmp_path, line), COPIES, sentence)
+    check(read_line(tmp_path, f"{line} train.py"), COPIES, sentence)
 
 
 @pytest.mark.parametrize("value", ["abc", "0", "-5", "1.5"])
 def test_numbers_of_ranks_in_the_environment(tmp_path: Path, value: str) -> None:
-    sentence = f"WORLD_SIZE in the environment is {value}, which is not a valid number of ranks"
     for rank in ({}, {"RANK": "0"}):
-        check(read_line(tmp_path, "python train.py", WORLD_SIZE=value, **rank), COPIES, sentence)
+        reading = read_line(tmp_path, "python train.py", WORLD_SIZE=value, **rank)
+        check(reading, COPIES, f"WORLD_SIZE in the environment is {value}{RANKS}")
 
 
 def test_empty_variables_are_not_set(tmp_path: Path) -> None:

@@ -65,33 +65,25 @@ def test_the_job_is_that_of_the_tools_own_command(tmp_path: Path, monkeypatch: p
     assert tool_of_line(line.split()) == "LLaMA-Factory"
 
 
+OTHER = "script code other than run_exp is not counted."
+SETTINGS = "run_exp gets settings that vramtop cannot read."
+
+
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        ("patch_everything()\nrun_exp()\n", "start.py:2: script code other than run_exp is not counted."),
-        (
-            "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '3'\nrun_exp()\n",
-            "start.py:3: script code other than run_exp is not counted.",
-        ),
-        (
-            "import sys\nsys.argv = ['x', 'y.yaml']\nrun_exp()\n",
-            "start.py:3: script code other than run_exp is not counted.",
-        ),
-        ("if choose():\n    patch()\nrun_exp()\n", "start.py:2: script code other than run_exp is not counted."),
-        (
-            "settings = dict(lora_rank=5)\nrun_exp(settings)\n",
-            "start.py:3: run_exp gets settings that vramtop cannot read.",
-        ),
-        ("run_exp(make_settings())\n", "start.py:2: run_exp gets settings that vramtop cannot read."),
-        (
-            "def main(args):\n    run_exp(args)\nmain(1)\n",
-            "start.py:3: run_exp gets settings that vramtop cannot read.",
-        ),
+        ("patch_everything()\nrun_exp()\n", f"2: {OTHER}"),
+        ("import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '3'\nrun_exp()\n", f"3: {OTHER}"),
+        ("import sys\nsys.argv = ['x', 'y.yaml']\nrun_exp()\n", f"3: {OTHER}"),
+        ("if choose():\n    patch()\nrun_exp()\n", f"2: {OTHER}"),
+        ("settings = dict(lora_rank=5)\nrun_exp(settings)\n", f"3: {SETTINGS}"),
+        ("run_exp(make_settings())\n", f"2: {SETTINGS}"),
+        ("def main(args):\n    run_exp(args)\nmain(1)\n", f"3: {SETTINGS}"),
     ],
 )
 def test_what_is_not_followed_is_named(tmp_path: Path, body: str, sentence: str) -> None:
     reading = read(tmp_path, "python start.py factory.yaml", RUN_EXP + body)
-    assert sentence in reading.warnings
+    assert f"start.py:{sentence}" in reading.warnings
     assert reading.job().unsure.weights == reading.job().unsure.activations == "either"
 
 

@@ -19,6 +19,11 @@ TRAINER = "python t.py --model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train
 AXOLOTL = "base_model: Qwen/Qwen2.5-0.5B\nmicro_batch_size: 2\nsequence_len: 512\n"
 
 
+STATES = ("weights", "gradients", "optimizer")
+LESS = Uncertainties(**dict.fromkeys((*STATES, "activations"), "less"))
+EITHER = Uncertainties(**dict.fromkeys((*STATES, "activations"), "either"))
+
+
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
     """Return a function that reads the launch line of an empty script, with an empty environment."""
@@ -30,10 +35,7 @@ def read(tmp_path: Path) -> Read:
     ("flags", "unsure"),
     [
         ("--attn_implementation flex_attention", Uncertainties(activations="either")),
-        (
-            "--some_offload_setting true",
-            Uncertainties(weights="less", gradients="less", optimizer="less", activations="less"),
-        ),
+        ("--some_offload_setting true", LESS),
         (
             "--activation_checkpointing --activation_checkpointing_kwargs '{\"every_n_layers\": 2}'",
             Uncertainties(activations="more"),
@@ -42,16 +44,10 @@ def read(tmp_path: Path) -> Read:
         ("--precompute_ref_log_probs true --use_bnb_nested_quant true --use_dora false", Uncertainties()),
         ("--use_dora true", Uncertainties(gradients="either", optimizer="either", activations="either")),
         ("--use_flash_attn true", Uncertainties(activations="less")),
-        (
-            "--sft_type full",
-            Uncertainties(weights="either", gradients="either", optimizer="either", activations="either"),
-        ),
+        ("--sft_type full", EITHER),
         ("--torch_compile true --torch_compile_backend inductor", Uncertainties()),
         ("--torch_compile true --torch_compile_backend eager", Uncertainties()),
-        (
-            "--torch_compile_backend cudagraphs",
-            Uncertainties(weights="either", gradients="either", optimizer="either", activations="either"),
-        ),
+        ("--torch_compile_backend cudagraphs", EITHER),
         ("--lora_alpha 3 --some_offload_setting false --dataloader_num_workers 4", Uncertainties()),
     ],
 )
@@ -176,10 +172,7 @@ def test_an_optimizer_that_is_not_known_is_a_wide_range_and_never_adamw(read: Re
 @pytest.mark.parametrize(
     ("text", "unsure"),
     [
-        (
-            "relora_cpu_offload: true\n",
-            Uncertainties(weights="less", gradients="less", optimizer="less", activations="less"),
-        ),
+        ("relora_cpu_offload: true\n", LESS),
         ("gptq: true\n", Uncertainties(weights="less", activations="less")),
         ("spectrum_top_fraction: 0.5\n", Uncertainties(gradients="less", optimizer="less")),
         (
@@ -252,9 +245,7 @@ def test_units_that_are_not_the_blocks(read: Read, tmp_path: Path) -> None:
 def test_a_missing_deepspeed_file_may_offload(tmp_path: Path) -> None:
     (tmp_path / "a.yml").write_text(AXOLOTL + "deepspeed: elsewhere/zero2.json\n")
     reading = read_config_file(tmp_path / "a.yml", environ={})
-    assert reading.job({"parallel.data_shard": 2}).unsure == Uncertainties(
-        weights="less", gradients="less", optimizer="less"
-    )
+    assert reading.job({"parallel.data_shard": 2}).unsure == Uncertainties(**dict.fromkeys(STATES, "less"))
 
 
 def test_an_argument_known_only_at_run_time(read: Read, tmp_path: Path) -> None:
