@@ -1,11 +1,11 @@
 """Options that argparse accepts abbreviated are not counted: a doubt names what they may stand for."""
 
-import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
+from reading import read_line
 
-from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 
 _OWN = """\
@@ -33,12 +33,9 @@ mine, arguments = HfArgumentParser((Mine, TrainingArguments)).parse_args_into_da
 model = AutoModelForCausalLM.from_pretrained(mine.model_name_or_path)
 Trainer(model, arguments).train()
 """
-_VERSIONS = {"transformers": "5.2.0", "trl": "1.16.0"}
 
 
-def _read(folder: Path, line: str, script: str = "") -> JobReading:
-    (folder / "train.py").write_text(script)
-    return read_launch(shlex.split(line), environ={}, cwd=folder, versions=_VERSIONS)
+_read = partial(read_line, versions={"transformers": "5.2.0", "trl": "1.16.0"})
 
 
 def _warned(reading: JobReading, text: str) -> bool:

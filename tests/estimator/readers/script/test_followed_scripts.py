@@ -1,35 +1,22 @@
 """Scripts are followed: files that they load, models beside the trained one, and what stays open is a doubt."""
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+from reading import found, read_script
 
-from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
+
+VERSIONS = {"transformers": "5.23.0", "torch": "2.13.0"}
+read = partial(read_script, versions=VERSIONS, given={"training.keep_outputs": True})
 
 LOAD = "from transformers import AutoModelForCausalLM\nimport torch\n"
 TRAIN = "opt = torch.optim.AdamW(model.parameters())\nfor b in loader:\n    model(b).loss.backward()\n    opt.step()\n"
 
 
-def read(folder: Path, script: str, *arguments: str, environ: dict[str, str] | None = None) -> JobReading:
-    (folder / "train.py").write_text(script)
-    versions = {"transformers": "5.23.0", "torch": "2.13.0"}
-    return read_launch(
-        ["python", "train.py", *arguments],
-        environ=environ or {},
-        cwd=folder,
-        versions=versions,
-        given={"training.keep_outputs": True},
-    )
-
-
 def unsure(reading: JobReading) -> dict[str, str]:
     return {each.component: each.direction for each in reading.uncertainties}
-
-
-def found(reading: JobReading, *keys: str) -> tuple[Any, ...]:
-    return tuple(reading.value(key) for key in keys)
 
 
 def test_conditions_that_decide_nothing_about_memory_are_no_doubt(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 """Programs as they are started: which branches they take, what they open, and what is said of what is not followed."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from reading import read_script as read
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.readers.launch_line import read_launch
@@ -14,11 +14,6 @@ LOAD = "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')\n"
 HEAD = "import torch\nfrom transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments\n"
 ADAPT = "from peft import LoraConfig, get_peft_model\nmodel = get_peft_model(model, LoraConfig(r=A.lora_r))\n"
 TRAIN = "Trainer(model=model, args=TrainingArguments('x', per_device_train_batch_size=2)).train()\n"
-
-
-def read(folder: Path, text: str, *arguments: str, **versions: Mapping[str, str]) -> JobReading:
-    (folder / "train.py").write_text(text)
-    return read_launch(["python", "train.py", *arguments], environ={}, cwd=folder, **versions)
 
 
 def indented(text: str) -> str:

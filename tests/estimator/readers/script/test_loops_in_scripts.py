@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reading import read_script
 
-from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 
 HEAD = """import argparse, torch
@@ -17,10 +17,11 @@ TRAIN = "opt = torch.optim.AdamW(model.parameters())\nfor step, b in enumerate(l
 TRAIN += "    loss.backward()\n"
 
 
-def read(folder: Path, script: str, *arguments: str) -> JobReading:
-    (folder / "train.py").write_text(HEAD + script)
-    versions = {"transformers": "5.23.0", "torch": "2.13.0", "peft": "0.21.2"}
-    return read_launch(["python", "train.py", *arguments], environ={}, cwd=folder, versions=versions)
+VERSIONS = {"transformers": "5.23.0", "torch": "2.13.0", "peft": "0.21.2"}
+
+
+def read(folder: Path, script: str) -> JobReading:
+    return read_script(folder, HEAD + script, versions=VERSIONS)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from reading import read_script as read
 
-from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 from vramtop.estimator.readers.source.old_calls import OLD_CALLS
 
@@ -21,11 +21,6 @@ PARSED = (
     + TRAIN
 )
 TRL = HEAD + LOAD + "from trl import SFTConfig, SFTTrainer\nSFTTrainer(model=model, args=SFTConfig('x')).train()\n"
-
-
-def read(folder: Path, text: str, *arguments: str, versions: Mapping[str, str] | None = None) -> JobReading:
-    (folder / "train.py").write_text(text)
-    return read_launch(["python", "train.py", *arguments], environ={}, cwd=folder, versions=versions)
 
 
 def assumed(reading: JobReading) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from reading import read_script
 
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
@@ -25,9 +26,8 @@ for batch in DataLoader([1], batch_size=4):
 """
 
 
-def read(folder: Path, text: str, *arguments: str) -> JobReading:
-    (folder / "train.py").write_text(HEAD + text)
-    return read_launch(["python", "train.py", *arguments], environ={}, cwd=folder)
+def read(folder: Path, text: str) -> JobReading:
+    return read_script(folder, HEAD + text)
 
 
 CUTS = ("--max_source_length", "100", "--max_target_length", "28")

@@ -1,12 +1,9 @@
 """Training loops of a script's own: what they keep between steps is one doubt, whatever they do."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.source.evidence import JobReading
+from reading import read_script as read
 
 LOOP = """
 import deepspeed, torch
@@ -19,11 +16,6 @@ for step, batch in enumerate(DataLoader([], batch_size=2)):
     optimizer.step()
 """
 KEEPS = "training.keep_outputs"
-
-
-def read(folder: Path, text: str, **given: Any) -> JobReading:
-    (folder / "train.py").write_text(text)
-    return read_launch(["python", "train.py"], environ={}, cwd=folder, versions={}, given=given)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +40,7 @@ def test_what_a_loop_keeps_is_one_doubt(tmp_path: Path, step: str) -> None:
     assert found == {("activations", "either"), ("logits", "either"), ("gradients", "more")}
     assert reading.value(KEEPS) is True
     assert reading.value("training.micro_batch") == 2
-    known = read(tmp_path, text, **{KEEPS: False})
+    known = read(tmp_path, text, given={KEEPS: False})
     assert not any("what it keeps between steps" in each for each in known.warnings)
 
 
@@ -64,5 +56,5 @@ def test_the_loop_of_a_trainer_is_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["model(**batch, output_attentions=True)", "torch.autograd.grad(a, b)"])
 def test_what_a_step_computes_besides_is_named(tmp_path: Path, line: str) -> None:
-    reading = read(tmp_path, LOOP.format(step=f"{line}.loss.backward()"), **{KEEPS: True})
+    reading = read(tmp_path, LOOP.format(step=f"{line}.loss.backward()"), given={KEEPS: True})
     assert any(each.component == "activations" for each in reading.uncertainties)

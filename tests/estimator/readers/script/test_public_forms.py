@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from reading import read_script
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.readers.launch_line import read_launch
@@ -31,10 +32,8 @@ NEW = {"transformers": "5.23", "trl": "1.16", "torch": "2.8"}
 SIZES = {"training.micro_batch": 1, "training.sequence_length": 512}
 
 
-def read(folder: Path, text: str, *words: str, versions: dict[str, str] | None = None) -> JobReading:
-    (folder / "train.py").write_text(LIBRARIES + text)
-    known = NEW if versions is None else versions
-    return read_launch(["python", "train.py", *words], environ={}, cwd=folder, versions=known)
+def read(folder: Path, text: str, *words: str, versions: dict[str, str] = NEW) -> JobReading:
+    return read_script(folder, LIBRARIES + text, *words, versions=versions)
 
 
 def everything(cut: str = "512", *, before: str = "", model: str = LOAD, after: str = "") -> str:

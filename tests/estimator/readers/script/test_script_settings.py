@@ -2,9 +2,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reading import read_script as read
 
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.source.evidence import JobReading
 
 PLAIN = """\
 import argparse, os, torch
@@ -26,11 +26,6 @@ def main():
     )
     Trainer(model=model, args=arguments).train()
 """
-
-
-def read(folder: Path, script: str, *arguments: str, environ: dict[str, str] | None = None) -> JobReading:
-    (folder / "train.py").write_text(script)
-    return read_launch(["python", "train.py", *arguments], environ=environ or {}, cwd=folder)
 
 
 def test_an_option_of_a_library_that_is_false_is_false(tmp_path: Path) -> None:

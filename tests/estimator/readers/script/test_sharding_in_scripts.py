@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reading import read_script
 
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
@@ -14,20 +15,18 @@ from transformers import AutoModelForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from torch.distributed.fsdp import *
 from torch.distributed.fsdp.wrap import *
-model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B", dtype=torch.DTYPE)
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B", dtype=torch.bfloat16)
 """
 LOOP = "opt = torch.optim.AdamW(model.parameters())\nfor b in loader:\n    model(b).loss.backward()\n    opt.step()\n"
 BY_LAYER = "functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Qwen2DecoderLayer})"
 BLOCKS = "for layer in model.model.layers:\n    fully_shard(layer, **kw)\nfully_shard(model, **kw)\n"
+VERSIONS = {"transformers": "5.23.0", "torch": "2.13.0"}
 RANKS = {"RANK": "0", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}
 
 
-def read(folder: Path, lines: str, *, dtype: str = "bfloat16") -> JobReading:
-    (folder / "train.py").write_text(f"{HEAD.replace('DTYPE', dtype)}{lines}\n{LOOP}")
-    versions = {"transformers": "5.23.0", "torch": "2.13.0"}
-    return read_launch(
-        ["python", "train.py"], environ=RANKS, cwd=folder, versions=versions, given={"training.keep_outputs": True}
-    )
+def read(folder: Path, lines: str) -> JobReading:
+    text = f"{HEAD}{lines}\n{LOOP}"
+    return read_script(folder, text, environ=RANKS, versions=VERSIONS, given={"training.keep_outputs": True})
 
 
 def values(reading: JobReading, *keys: str) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from reading import read_script
 
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
@@ -26,9 +27,8 @@ TRAIN = "Trainer(model=model, args=args{more}).train()\n"
 
 
 def read(folder: Path, text: str, *arguments: str) -> JobReading:
-    (folder / "train.py").write_text(text)
     given = ("--output_dir", "x", "--bf16", "--per_device_train_batch_size", "2", *arguments)
-    return read_launch(["python", "train.py", *given], environ={}, cwd=folder)
+    return read_script(folder, text, *given)
 
 
 def script(*, before: str = "", more: str = "", after: str = "", context: int = 512) -> str:

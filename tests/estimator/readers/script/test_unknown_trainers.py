@@ -3,9 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.source.evidence import JobReading
+from reading import read_script as read
 
 _MODEL = "from transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained('gpt2')\n"
 _OWN_CLASS = """
@@ -19,11 +17,6 @@ class Trainer:
 """
 
 
-def _read(folder: Path, script: str) -> JobReading:
-    (folder / "train.py").write_text(script)
-    return read_launch(["python", "train.py"], environ={}, cwd=folder, versions={"transformers": "5.2.0"})
-
-
 @pytest.mark.parametrize(
     "script",
     [
@@ -33,7 +26,7 @@ def _read(folder: Path, script: str) -> JobReading:
     ],
 )
 def test_a_trainer_of_an_unknown_module_has_no_defaults_of_transformers(tmp_path: Path, script: str) -> None:
-    reading = _read(tmp_path, script)
+    reading = read(tmp_path, script)
     assert reading.value("training.micro_batch") is None
     assert "training.micro_batch" in reading.missing
     assert reading.value("model.id") == "gpt2"
@@ -42,9 +35,9 @@ def test_a_trainer_of_an_unknown_module_has_no_defaults_of_transformers(tmp_path
 
 
 def test_a_script_s_own_class_is_no_trainer_of_transformers(tmp_path: Path) -> None:
-    reading = _read(tmp_path, f"{_MODEL}{_OWN_CLASS}\nTrainer(None, model).run()")
+    reading = read(tmp_path, f"{_MODEL}{_OWN_CLASS}\nTrainer(None, model).run()")
     assert reading.value("training.micro_batch") is None
     (tmp_path / "mingpt").mkdir()
     (tmp_path / "mingpt" / "trainer.py").write_text(_OWN_CLASS)
-    reading = _read(tmp_path, f"from mingpt.trainer import Trainer\n{_MODEL}Trainer(None, model).run()")
+    reading = read(tmp_path, f"from mingpt.trainer import Trainer\n{_MODEL}Trainer(None, model).run()")
     assert reading.value("training.micro_batch") is None

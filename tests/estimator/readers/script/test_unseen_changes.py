@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from reading import read_script as read
 
-from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 
 HEAD = """
@@ -21,11 +21,6 @@ class Options:
 (options,) = HfArgumentParser(Options).parse_args_into_dataclasses()
 """
 STATES = {"weights", "gradients", "optimizer"}
-
-
-def read(folder: Path, text: str, *arguments: str) -> JobReading:
-    (folder / "train.py").write_text(text)
-    return read_launch(["python", "train.py", *arguments], environ={}, cwd=folder)
 
 
 def unsure(reading: JobReading) -> set[str]:

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from reading import read_script as read
 
-from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import Component, JobReading
 
 HEAD = """
@@ -16,14 +16,6 @@ LOAD = "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B', dtype=
 ARGUMENTS = "TrainingArguments('x', per_device_train_batch_size=3, bf16=True)"
 TRAIN = f"Trainer(model=model, args={ARGUMENTS}, data_collator=collate).train()\n"
 SEQUENCES = "training.sequences_per_example"
-
-
-def read(folder: Path, text: str, *arguments: str, **given: object) -> JobReading:
-    (folder / "train.py").write_text(text)
-    words = ["python", "train.py", *arguments]
-    return read_launch(
-        words, environ={}, cwd=folder, given={key.replace("__", "."): value for key, value in given.items()}
-    )
 
 
 def warned(reading: JobReading, words: str) -> bool:
