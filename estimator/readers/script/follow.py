@@ -110,7 +110,8 @@ class Reader:
         self.statement: ast.AST | None = None
         """The call that is a statement of its own, whose result nothing takes."""
         self.module = Scope()
-        self._followed: set[int] = set()
+        self.followed: set[int] = set()
+        """Functions that were entered."""
         self._entered: set[int] = set()
         """Statements of the branches that known conditions take."""
         self._passed_by: set[int] = set()
@@ -132,17 +133,17 @@ class Reader:
         self.block(tree.body, self.module)
         main = self.module.names.get("main")
         trains = self.notes.trainers or self.notes.optimizers or self.notes.given
-        if isinstance(main, Function) and id(main.node) not in self._followed and not trains:
+        if isinstance(main, Function) and id(main.node) not in self.followed and not trains:
             self.call(main, Call(self, main.node, "main"))  # as the entry point of a package
         self.tree = ast.Module([*tree.body, *self._mentioned(tree)], [])
         mentioned = {
-            each for node in _walk_without(self.tree, self._passed_by - self._entered) for each in _names_in(node)
+            each for node in _walk_without(self.tree, self._passed_by - self._entered) for each in names_in(node)
         }
         plain = {each.name for each in self.tree.body if isinstance(each, ast.ClassDef) and not each.bases}
         for node, path in _functions(self.tree.body, ""):
             by_library = "." in path and path.partition(".")[0] not in plain
             is_reached = by_library or node.name in mentioned or bool(node.decorator_list)
-            if id(node) not in self._followed and is_reached:
+            if id(node) not in self.followed and is_reached:
                 self._not_followed(node.body, f", as {path}() is not called from the top of the script", node)
 
     def _mentioned(self, script: ast.Module) -> list[ast.stmt]:
@@ -152,7 +153,7 @@ class Reader:
         found: list[ast.stmt] = [each for each in body if each not in named]
         pending: list[ast.AST] = [script, *found]
         while pending:
-            names = {name for node in ast.walk(pending.pop()) for name in _names_in(node)}
+            names = {name for node in ast.walk(pending.pop()) for name in names_in(node)}
             more = [each for each, name in named.items() if name in names]
             found += more
             pending += more
@@ -649,7 +650,7 @@ class Reader:
         node = function.node
         if id(node) in self._active or len(self._active) >= _MAX_DEPTH:
             return UNKNOWN
-        self._followed.add(id(node))
+        self.followed.add(id(node))
         scope = Scope(function.scope)
         self._bind(function, call, scope)
         self._active.append(id(node))
@@ -704,7 +705,7 @@ def _walk_without(tree: ast.AST, left_out: set[int]) -> Iterator[ast.AST]:
         pending += [each for each in ast.iter_child_nodes(node) if id(each) not in left_out]
 
 
-def _names_in(node: ast.AST) -> Iterator[str]:
+def names_in(node: ast.AST) -> Iterator[str]:
     """Yield the name that a node mentions: a function whose name is mentioned nowhere is never called."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         yield node.id

@@ -3,12 +3,13 @@
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ...common.records import replace
 from ..arguments.table import library, scripts
 from ..source.settings import Setting
 from .configs import LENGTH_ARGUMENTS
-from .follow import OTHER_LENGTHS, Reader
+from .follow import OTHER_LENGTHS, Reader, names_in
 from .notes import Notes
 from .operators import as_number
 from .values import UNKNOWN, short_text
@@ -21,6 +22,7 @@ _ONE_LENGTH = ("ConstantLengthDataset", "TextDataset", "group_texts", "group_tex
 _LENGTHS_OF_TRL = ("max_length", "max_seq_length", "max_prompt_length")
 _GENERATES = re.compile(r"(?i)generate(_(text|answer|response|sample)s?)?|generationconfig|(\w*_)?pipeline|pipe")
 """Whole names of calls that generate text, whose length says nothing about that of the training."""
+_LOGS = ("print", "debug", "info", "warning")
 _TOKENIZES = re.compile(r"(?i)^(tok|tokeni[sz]er?)$|^tokeni[sz]e|encode|apply_chat_template|^processor$")
 """What calls a tokenizer, by its name."""
 _KEEPS_TOKENIZER = re.compile(r"Trainer$|Collator|^(len|print|resize|save|add|set|type|isinstance)")
@@ -95,17 +97,21 @@ def longer_cuts(notes: Notes, defaults: Mapping[str, Setting], unused: set[str])
     return {name: cuts[name] for name in both if cuts[name].value > options[name].value}
 
 
-def doubt_unused_lengths(tree: ast.Module, reader: Reader) -> set[str]:
-    """Note options for the length of sequences that nothing in the script reads; TRL reads its own.
+def add_lengths(tree: ast.Module, reader: Reader) -> set[str]:
+    """Add the lengths to which tokenizers cut, and note options for a length that nothing reads; TRL reads its own.
 
-    Return those that only a generation or an unused tokenizer reads: they are no length, and the user is asked for it.
+    Return those that only a generation, an unused tokenizer or a function that is never called reads: they are no
+    length, and the user is asked for it where there is no other.
     """
     notes, options = reader.notes, reader.notes.options
     ours = {*LENGTH_ARGUMENTS, *_FURTHER_LENGTHS, *_TARGETS} & options.declared.keys()
     idle = [node for node in ast.walk(tree) if ours and _cuts_nothing(node, tree)]
+    idle += _never_called(tree, reader) if ours else []
     inside = {id(each) for node in idle for each in ast.walk(node)}
     read = {name for node in ast.walk(tree) if ours and id(node) not in inside for name in _reads(node)}
     read_idly: set[str] = {name for node in idle for each in ast.walk(node) for name in _reads(each)} & ours - read
+    _add_joined_cuts(tree, reader)
+    _add_unfollowed_cut(tree, reader, read_idly, inside)
     given = (notes.written, notes.hints, options.declared, *(each.values for each in notes.arguments))
     has_other = any(name in LENGTH_ARGUMENTS and name not in read_idly for table in given for name in table)
     for name in sorted(ours - read - {*_LENGTHS_OF_TRL}):
@@ -119,10 +125,22 @@ def doubt_unused_lengths(tree: ast.Module, reader: Reader) -> set[str]:
     return read_idly
 
 
-def add_cuts(tree: ast.Module, reader: Reader) -> None:
-    """Add the lengths to which tokenizers are told to cut where these are not followed."""
-    _add_joined_cuts(tree, reader)
-    _add_unfollowed_cut(tree, reader)
+def _never_called(tree: ast.Module, reader: Reader) -> list[ast.AST]:
+    """Return the functions whose names nothing mentions but themselves, and others of them."""
+    methods = {id(each) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for each in node.body}
+    alive = methods | reader.followed
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and id(node) not in alive and not node.decorator_list
+    ]
+    while True:
+        inside = {id(each) for node in found for each in ast.walk(node)}
+        names = {name for node in ast.walk(tree) if id(node) not in inside for name in names_in(node)} | {"main"}
+        named = [node for node in found if node.name in names]
+        if not named:
+            return [*found]
+        found = [node for node in found if node.name not in names]
 
 
 def _add_joined_cuts(tree: ast.Module, reader: Reader) -> None:
@@ -145,19 +163,45 @@ def _add_joined_cuts(tree: ast.Module, reader: Reader) -> None:
             return
 
 
-def _add_unfollowed_cut(tree: ast.Module, reader: Reader) -> None:
-    """Take the one length to which tokenizers are told to cut where nothing that was followed states a length."""
+def _add_unfollowed_cut(tree: ast.Module, reader: Reader, idle: set[str], inside: set[int]) -> None:
+    """Take the one length to which tokenizers are told to cut where nothing that was followed states a length.
+
+    Args:
+        tree: the script.
+        reader: followed it.
+        idle: options that cut nothing.
+        inside: nodes of calls and functions that cut nothing.
+    """
     notes = reader.notes
     given = (notes.written, notes.hints, notes.options.declared, *(each.values for each in notes.arguments))
-    if any(name in (*LENGTH_ARGUMENTS, *_FURTHER_LENGTHS) for table in given for name in table):
+    if any(name in (*LENGTH_ARGUMENTS, *_FURTHER_LENGTHS) and name not in idle for table in given for name in table):
         return
-    cuts = [(node, cut) for node in ast.walk(tree) if isinstance(node, ast.Call) and (cut := _cut_of(node)) is not None]
-    sizes = {getattr(cut, "value", reader.module.names.get(getattr(cut, "id", ""), UNKNOWN)) for _, cut in cuts}
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and id(node) not in inside)
+    cuts = [(node, cut) for node in calls if (cut := _cut_of(node)) is not None]
+    names = reader.module.names
+    sizes = {
+        _most_of_tokenizers(tree)
+        if getattr(cut, "attr", "") == "model_max_length"
+        else getattr(cut, "value", names.get(getattr(cut, "id", ""), UNKNOWN))
+        for _, cut in cuts
+    }
     size = sizes.pop() if len(sizes) == 1 else None
     if type(size) is int:
         where = f"{reader.location(cuts[0][0])}: {short_text(cuts[0][0])}"
         notes.hints["max_length"] = Setting(value=size, origin=where)
         notes.doubt(f"{where} is taken for what cuts sequences.", key="training.sequence_length")
+
+
+def _most_of_tokenizers(tree: ast.Module) -> Any:
+    """Return the ``model_max_length`` that a script gives its tokenizers, if it is one number."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and "okenizer" in ast.unparse(node.func))
+    given = {
+        getattr(each.value, "value", UNKNOWN)
+        for call in calls
+        for each in call.keywords
+        if each.arg == "model_max_length"
+    }
+    return given.pop() if len(given) == 1 else UNKNOWN
 
 
 def _root(node: ast.expr) -> str:
@@ -189,12 +233,16 @@ def _reads(node: ast.AST) -> Iterator[str]:
 
 
 def _cuts_nothing(node: ast.AST, tree: ast.Module) -> bool:
-    """Return True for a call whose length cuts no sequence of a step: a generation, or an unused tokenizer."""
+    """Return True for a call whose length cuts no sequence of a step: a generation, a log, or an unused tokenizer."""
     if not isinstance(node, ast.Call):
         return False
     called = ast.unparse(node.func)
-    generates = _GENERATES.fullmatch(called.rpartition(".")[2]) is not None
-    return generates or ("Tokenizer" in called and not any(map(_tokenizes, ast.walk(tree))))
+    name = called.rpartition(".")[2]
+    return (
+        _GENERATES.fullmatch(name) is not None
+        or name in _LOGS
+        or ("Tokenizer" in called and not any(map(_tokenizes, ast.walk(tree))))
+    )
 
 
 def _tokenizes(node: ast.AST) -> bool:

@@ -20,8 +20,7 @@ from ..trl.methods import method_of_class
 from .follow import BudgetSpentError, Reader
 from .models import Model, Part, models_in
 from .named_settings import (
-    add_cuts,
-    doubt_unused_lengths,
+    add_lengths,
     imported_names,
     longer_cuts,
     named_settings,
@@ -247,8 +246,7 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
     for doubt in notes.encoders:
         key, asks = ("other_models", False) if trained.certain else (doubt.key, doubt.asks)
         notes.doubt(doubt.sentence, key=key, asks=asks)
-    no_lengths = doubt_unused_lengths(tree, reader)
-    add_cuts(tree, reader)
+    no_lengths = add_lengths(tree, reader)
     calls = notes.hints
     _add_options(tree, reader, no_lengths)
     _read_optimizer(notes, model)

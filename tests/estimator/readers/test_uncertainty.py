@@ -380,3 +380,25 @@ def test_each_choice_of_an_example_is_a_sequence(
     reading = read_launch(["python", "t.py", *words], environ={}, cwd=tmp_path)
     assert reading.value("training.sequences_per_example") == choices
     assert ("training.sequences_per_example" in reading.missing) == (choices is None)
+
+
+def test_a_length_that_only_dead_code_and_logs_read_is_none(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(
+        "import fire\nfrom transformers import *\n"
+        "def encode(texts, tokenizer):\n"
+        "    return [tokenizer(each, max_length=tokenizer.model_max_length, truncation=True) for each in texts]\n"
+        "def train(micro_batch_size: int = 2, cutoff_len: int = 256):\n"
+        "    print(f'cutoff_len: {cutoff_len}')\n"
+        "    tokenizer = AutoTokenizer.from_pretrained('gpt2', model_max_length=1024)\n"
+        "    def tokenize(text):\n"
+        "        return tokenizer(text, max_length=cutoff_len, truncation=True)\n"
+        "    def prompt(row):\n"
+        "        return tokenize(row['text'])\n"
+        "    model = AutoModelForCausalLM.from_pretrained('gpt2')\n"
+        "    args = TrainingArguments('o', per_device_train_batch_size=micro_batch_size)\n"
+        "    Trainer(model=model, args=args, train_dataset=Data(encode, tokenizer)).train()\n"
+        "fire.Fire(train)\n"
+    )
+    reading = read_launch(["python", "t.py"], environ={}, cwd=tmp_path)
+    assert reading.value("training.sequence_length") == 1024
+    assert any("is taken for what cuts sequences" in each for each in reading.warnings)
