@@ -234,8 +234,7 @@ class Parsed(Thing):
             return found.value
         if name in self._defaults:
             return UNKNOWN if name in self._options.assigned else self._defaults[name]
-        member = self._kind.find(name) if self._kind is not None and name not in self._kind.fields else UNKNOWN
-        return UNKNOWN if self.has(name) or isinstance(member, Function) else Attribute(self, name)
+        return UNKNOWN if self.has(name) else Attribute(self, name)
 
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment to an option."""
@@ -246,7 +245,10 @@ class Parsed(Thing):
         return self.attribute(key) if isinstance(key, str) and self.has(key) else UNKNOWN
 
     def method(self, call: Call) -> Any:
-        """Return all options for ``args.to_dict()``."""
+        """Return the result of a method of the script's own class, or all options for ``args.to_dict()``."""
+        own = self._kind.find(call.name) if self._kind is not None else UNKNOWN
+        if isinstance(own, Function):
+            return call.run.call(own, call.after(self))
         return self.as_table() if call.name in ("to_dict", "_asdict") else UNKNOWN
 
     def has(self, name: Any) -> bool:

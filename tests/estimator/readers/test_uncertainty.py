@@ -402,3 +402,19 @@ def test_a_length_that_only_dead_code_and_logs_read_is_none(tmp_path: Path) -> N
     reading = read_launch(["python", "t.py"], environ={}, cwd=tmp_path)
     assert reading.value("training.sequence_length") == 1024
     assert any("is taken for what cuts sequences" in each for each in reading.warnings)
+
+
+@pytest.mark.parametrize(("flag", "precision"), [("--bf16 True", "bf16"), ("", "fp16"), ("--wide True", "fp32")])
+def test_a_method_of_the_options_own_class_is_followed(tmp_path: Path, flag: str, precision: str) -> None:
+    (tmp_path / "t.py").write_text(
+        "from dataclasses import dataclass\nimport torch\nfrom transformers import *\n"
+        "@dataclass\nclass Mine:\n    wide: bool = False\n"
+        "    def loading(self, args):\n"
+        "        if self.wide:\n            return {'torch_dtype': torch.float32}\n"
+        "        return {'torch_dtype': torch.bfloat16 if args.bf16 else torch.float16}\n"
+        "args, mine = HfArgumentParser((TrainingArguments, Mine)).parse_args_into_dataclasses()\n"
+        "model = AutoModelForCausalLM.from_pretrained('gpt2', **mine.loading(args))\n"
+        "Trainer(model=model, args=args).train()\n"
+    )
+    line = ["python", "t.py", "--output_dir", "o", "--max_length", "64", *flag.split()]
+    assert read_launch(line, environ={}, cwd=tmp_path).value("training.precision") == precision
