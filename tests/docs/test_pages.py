@@ -1,5 +1,6 @@
 """What README and documentation tell the reader to type is understood, and what they print is printed."""
 
+import ast
 import contextlib
 import io
 import os
@@ -154,3 +155,41 @@ def test_links_of_the_readme_lead_to_files_and_headings() -> None:
             re.sub(r"[^\w\- ]", "", line.lower()) for line in (ROOT / path).read_text(encoding="utf-8").splitlines()
         ]
         assert not heading or any(line.strip().replace(" ", "-") == heading for line in headings), target
+
+
+def test_the_files_that_it_names_exist() -> None:
+    """A name without a folder is that of some module or file of a room."""
+    rooms = ("estimator", "monitor", "tui", "docs", "tests")
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = set(re.findall(rf"`((?:{'|'.join(rooms)})/[\w./]+)`", text))
+    assert len(paths) > 15
+    assert not {path for path in paths if not (ROOT / path).exists()}
+    names = set(re.findall(r"`(\w+\.py)`", text))
+    assert not {name for name in names if not any(next((ROOT / room).rglob(name), None) for room in rooms)}
+
+
+TEXT = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+NAMED = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", TEXT)
+
+
+def promises() -> list[str]:
+    """Return the lines of the promises: of all sections before the last ones, without what is not promised there."""
+    text = re.sub(r"^Not promised:\n.*?^## ", "## ", TEXT, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"^- .*$", text.partition("## What is not promised")[0], re.MULTILINE)
+
+
+def test_each_promise_has_a_test() -> None:
+    assert len(promises()) > 20
+    for promise in promises():
+        assert "`tests/" in promise, f"no test holds: {promise}"
+
+
+def test_the_tests_of_the_promises_exist() -> None:
+    assert len(NAMED) > 40
+    for file, name in NAMED:
+        path = ROOT / file
+        assert path.is_file(), f"SECURITY.md names {file}, which does not exist"
+        functions = ast.parse(path.read_text(encoding="utf-8")).body
+        names = {node.name for node in functions if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        assert not name or name in names, f"SECURITY.md names {file}::{name}, which does not exist"
+        assert any(each.startswith("test_") for each in names)

@@ -9,11 +9,14 @@ from slow_cases import quick_every
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.settings import Task
+from vramtop.estimator.model.architecture import BlockRules
 from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, count_parameters
 from vramtop.estimator.model.families.decoders import PLAIN_MODELS
-from vramtop.estimator.model.families.registry import FAMILIES
+from vramtop.estimator.model.families.family import Family
+from vramtop.estimator.model.families.registry import FAMILIES, GENERIC, family_of
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
 from vramtop.estimator.model.inventory import Inventory
+from vramtop.estimator.model.parameter_roles import NamedShape, ParameterKind, with_role
 from vramtop.estimator.model.read_architecture import RULED_TASKS, read_architecture
 from vramtop.estimator.trace.exact_parameter_count import InventoryAnswer, inventory_from_answer
 from vramtop.estimator.trace.worker_process import convert_answer
@@ -230,3 +233,54 @@ def test_roles_split_a_mixture_of_experts() -> None:
     assert inventory.elements("other") == 0
     assert all(group.layered for group in inventory.groups if group.role in ("expert", "attention", "mlp", "router"))
     assert not any(group.linear for group in inventory.groups if group.role in ("expert", "norm", "embedding"))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "expected"),
+    [
+        ("brandnew", GENERIC),
+        (None, GENERIC),
+        ("qwen9", replace(GENERIC, window_off_by_default=True)),
+        ("gemma9_text", replace(GENERIC, rules=BlockRules(fp32_norm_scale=True))),
+        ("glm4_moe", replace(GENERIC, expert_names=("gate_proj", "up_proj", "down_proj"))),
+        ("bert", FAMILIES["bert"]),
+    ],
+)
+def test_an_unknown_family_has_the_rules_of_its_relatives(model_type: str | None, expected: Family) -> None:
+    assert family_of(model_type) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "role"),
+    [
+        ("model.embed_tokens.weight", "embedding", "embedding"),
+        ("model.layers.*.self_attn.q_proj.weight", "linear", "attention"),
+        ("model.layers.*.self_attn.q_proj.bias", "bias", "attention"),
+        ("model.layers.*.self_attn.q_norm.weight", "norm", "norm"),
+        ("model.layers.*.self_attn.sinks", "parameter", "attention"),
+        ("model.layers.*.mlp.gate_proj.weight", "linear", "mlp"),
+        ("model.layers.*.mlp.gate.weight", "parameter", "router"),
+        ("model.layers.*.mlp.router.bias", "parameter", "router"),
+        ("model.layers.*.mlp.shared_expert_gate.weight", "linear", "router"),
+        ("model.layers.*.mlp.shared_experts.up_proj.weight", "linear", "mlp"),
+        ("model.layers.*.mlp.experts.gate_up_proj", "parameter", "expert"),
+        ("model.layers.*.block_sparse_moe.experts.*.w1.weight", "linear", "expert"),
+        ("model.layers.*.block_sparse_moe.gate.weight", "linear", "router"),
+        ("transformer.h.*.attn.c_proj.weight", "conv1d", "attention"),
+        ("transformer.h.*.mlp.c_proj.weight", "conv1d", "mlp"),
+        ("bert.encoder.layer.*.attention.output.dense.weight", "linear", "attention"),
+        ("bert.encoder.layer.*.output.dense.weight", "linear", "mlp"),
+        ("bert.pooler.dense.weight", "linear", "other"),
+        ("cls.predictions.bias", "parameter", "head"),
+        ("classifier.out_proj.weight", "linear", "head"),
+        ("lm_head.weight", "linear", "head"),
+        ("decoder.block.*.layer.*.EncDecAttention.q.weight", "linear", "attention"),
+        ("decoder.block.*.layer.*.DenseReluDense.wi_0.weight", "linear", "mlp"),
+    ],
+)
+def test_role_follows_from_the_name(name: str, kind: ParameterKind, role: str) -> None:
+    group = with_role(NamedShape(name, (8, 8) if kind in ("linear", "conv1d") else (8,), 1, kind))
+
+    assert group.role == role
+    assert group.linear == (kind in ("linear", "conv1d"))
+    assert group.layered == ("*" in name)

@@ -1,3 +1,5 @@
+"""Launch lines: what they start, with which settings, and what the Trainer saves."""
+
 import json
 import shlex
 from collections.abc import Callable
@@ -454,3 +456,39 @@ def test_a_script_without_a_name(read: Read) -> None:
     reading = read("accelerate launch / --model_name_or_path gpt2 --per_device_train_batch_size 3")
     assert found(reading, "model.id", "training.micro_batch") == ("gpt2", 3)
     assert any("Could not read the script" in warning for warning in reading.warnings)
+
+
+SAVES = """
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+
+(args,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()
+Trainer(model=model, args=args).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "zero", "expected"),
+    [
+        ("--fsdp full_shard", None, ("full", True)),
+        ("--fsdp full_shard --save_only_model", None, ("full", False)),
+        ("--fsdp full_shard --save_strategy no", None, (None, None)),
+        ('--fsdp full_shard --fsdp_config \'{"state_dict_type": "SHARDED_STATE_DICT"}\'', None, ("sharded", True)),
+        ("--fsdp full_shard --fsdp_config '{\"version\": 2}'", None, ("sharded", True)),
+        (
+            '--fsdp full_shard --fsdp_config \'{"version": 2, "state_dict_type": "FULL_STATE_DICT"}\'',
+            None,
+            ("full", True),
+        ),
+        ("--deepspeed ds.json", {"stage": 3}, ("sharded", True)),
+        ("--deepspeed ds.json", {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}, ("full", True)),
+        ("--deepspeed ds.json", {"stage": 2}, (None, None)),
+        ("", None, (None, None)),
+    ],
+)
+def test_saving_of_the_trainer(tmp_path: Path, flags: str, zero: dict[str, Any] | None, expected: Any) -> None:
+    (tmp_path / "train.py").write_text(SAVES)
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": zero, "bf16": {"enabled": True}}))
+    line = f"torchrun --nproc_per_node 4 train.py --output_dir out --bf16 {flags}"
+    reading = read_launch(shlex.split(line), environ={}, cwd=tmp_path, versions={"transformers": "4.57.0"})
+    assert (reading.value("saving.weights"), reading.value("saving.optimizer")) == expected
+    assert not [warning for warning in reading.warnings if "state_dict" in warning or "gather" in warning]

@@ -1,9 +1,13 @@
+"""Job files: read, checked, changed and written; jobs that are made in Python are checked likewise."""
+
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.effective_batch import effective_batch
 from vramtop.estimator.job.job import (
     Inference,
@@ -309,3 +313,41 @@ def test_other_models_are_replaced_as_a_whole_and_comments_stay(tmp_path):
     assert "# small" in path.read_text()
     assert [model.role for model in load_job(path).other_models] == ["ema", "reference"]
     assert job_differences(load_job(path), job)["other_models"][0]["id"] == "gpt2-xl"
+
+
+LLAMA_8B = ModelSpec(id="llama-3.1-8b")
+
+
+@pytest.mark.parametrize(
+    ("training", "sentence"),
+    [
+        (Training(precision="pure-bf16"), r"training\.precision = 'pure-bf16' is not one of .*bf16.*did you mean"),
+        (Training(micro_batch=0), r"training\.micro_batch = 0 is not a whole number of at least 1"),
+        (Training(optimizer="adamx"), r"training\.optimizer = 'adamx' .*did you mean 'adam"),
+    ],
+)
+def test_a_wrong_value_is_named(training: Training, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        estimate(Job(model=LLAMA_8B, training=training))
+
+
+def test_a_right_job_is_estimated() -> None:
+    """Lists and tables of values are as valid in Python as in a file."""
+    training = Training(optimizer="galore-adamw", optimizer_options={"rank": 64}, trainable=["!embed*"])
+    job = Job(model=LLAMA_8B, training=training)
+    assert estimate(msgspec.structs.replace(job, name="a")).peak.device_bytes == estimate(job).peak.device_bytes
+
+
+@pytest.mark.parametrize(
+    ("command", "label"),
+    [
+        ("python src/train.py --epochs 3", "train.py"),
+        ("torchrun --nproc-per-node 2 train.py --steps 50", "train.py"),
+        ("python -m trl.scripts.sft --max_steps 50", "trl.scripts.sft"),
+        ("accelerate launch -m pack.train out", "pack.train"),
+        ("LR=1e-4 .venv/bin/trl sft --max_steps 50", "trl"),
+        ("", "program"),
+    ],
+)
+def test_a_program_is_named_by_its_script_or_module(command: str, label: str) -> None:
+    assert Job(program=Program(command=command)).label == label
