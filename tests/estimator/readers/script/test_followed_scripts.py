@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from reading import found, read_script
+from reading import found, read_line, read_script
 
 from vramtop.estimator.readers.source.evidence import JobReading
 
@@ -216,3 +216,25 @@ def test_adalora_is_not_counted(tmp_path: Path) -> None:
     script = f'from peft import *\n{LOAD}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{adapters}{TRAIN}'
     warnings = read(tmp_path, script).warnings
     assert any("the trained parameters of AdaLoraConfig are not counted" in each for each in warnings)
+
+
+def test_a_second_model_is_named_while_it_lives(tmp_path: Path) -> None:
+    load = 'teacher = AutoModelForCausalLM.from_pretrained("gpt2-large", dtype=torch.bfloat16).cuda()\n'
+    load += 'model = AutoModelForCausalLM.from_pretrained("gpt2").cuda()\n'
+    reading = read(tmp_path, f"{LOAD}{load}{TRAIN}")
+    held = [{"id": "gpt2-large", "quantization": "none", "dtype": "bf16"}]
+    assert found(reading, "model.id", "other_models") == ("gpt2", held)
+    assert any("on the GPU beside the trained one; what it computes" in each for each in reading.warnings)
+    assert unsure(reading)["logits"] == "more"
+    freed = read(tmp_path, f"{LOAD}{load}teacher.cpu()\n{TRAIN}")
+    assert found(freed, "model.id", "other_models") == ("gpt2", None)
+    assert not any("beside the trained one" in each for each in freed.warnings)
+
+
+def test_a_script_named_like_a_module_of_python(tmp_path: Path) -> None:
+    script = f"from enum import Enum\n{LOAD}class Mode(Enum):\n    HEAD = 'head'\n"
+    script += 'model = AutoModelForCausalLM.from_pretrained("gpt2")\n'
+    script += f"if Mode.HEAD == Mode.HEAD:\n    model.transformer.requires_grad_(False)\n{TRAIN}"
+    (tmp_path / "enum.py").write_text(script)
+    reading = read_line(tmp_path, "python enum.py")
+    assert any("enum.py line" in each and "which parameters train is not read" in each for each in reading.warnings)

@@ -53,3 +53,19 @@ def test_requirements_of_the_folder_above_pin_versions(tmp_path: Path, mark: str
     (tmp_path / "code").mkdir()
     reading = read(tmp_path / "code", LOOP.format(step="loss = model(**batch).loss"))
     assert (reading.value("software.transformers") == "4.37.2") == pinned
+
+
+HOOKED = """
+def hook(p):
+    each[p].step()
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(hook)
+for batch in DataLoader([1], batch_size=4):
+    model(**batch).loss.backward()
+"""
+
+
+def test_a_hook_on_gradients_is_not_followed(tmp_path: Path) -> None:
+    reading = read(tmp_path, HOOKED)
+    assert any("before the training is not read" in each for each in reading.warnings)
+    assert reading.uncertainties

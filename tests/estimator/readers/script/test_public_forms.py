@@ -563,3 +563,51 @@ def test_a_rank_of_zero_means_no_adapters(tmp_path: Path) -> None:
     text = own_loop(f"from actor import Actor\n{options}model = Actor(model, parser.parse_args().lora_rank)\n")
     reading = read(tmp_path, text, "--lora_rank", "0")
     assert (reading.value("lora.rank"), reading.refused) == (None, {})
+
+
+def test_a_list_that_fire_takes_is_one(tmp_path: Path) -> None:
+    text = f"""
+import fire
+from typing import List
+from peft import get_peft_model
+def main(target_modules: List[str] = None):
+    {LOAD.splitlines()[0]}
+    model = get_peft_model(model, LoraConfig(r=4, target_modules=target_modules))
+    {ARGUMENTS}    Trainer(model=model, args=args).train()
+fire.Fire(main)
+"""
+    for words in ('["c_attn", "c_proj"]', "[c_attn,c_proj]"):
+        assert read(tmp_path, text, "--target_modules", words).value("lora.targets") == ["c_attn", "c_proj"]
+
+
+def test_a_rank_by_default_is_no_note_where_adapters_are_switched_off(tmp_path: Path) -> None:
+    options = "parser = argparse.ArgumentParser()\nparser.add_argument('--lora', action='store_true')\n"
+    options += "parser.add_argument('--lora-r', type=int, default=64)\noptions = parser.parse_args()\n"
+    text = f"{options}from other import load\nmodel = load(options)\n{ARGUMENTS}{TRAIN}"
+    words = ("--model_name_or_path", "gpt2")
+    assert not any("adapters" in each for each in read(tmp_path, text, *words).warnings)
+    assert any("no adapters are counted" in each for each in read(tmp_path, text, *words, "--lora-r", "8").warnings)
+
+
+def test_fields_of_transformers_own_shorthand_have_their_defaults(tmp_path: Path) -> None:
+    text = """from dataclasses import dataclass
+from transformers.hf_argparser import HfArg
+@dataclass
+class Own(TrainingArguments):
+    gradient_checkpointing: bool = HfArg(default=True, help="checkpointing")
+    per_device_train_batch_size: int = HfArg(default=32, help="batch")
+(args,) = HfArgumentParser(Own).parse_args_into_dataclasses()
+Trainer(model, args, train_dataset=data).train()
+"""
+    reading = read(tmp_path, LOAD + text, "--output_dir", "o")
+    keys = ("training.micro_batch", "training.activation_checkpointing")
+    assert [reading.value(key) for key in keys] == [32, "full"]
+
+
+def test_what_is_not_known_is_named_in_the_order_of_the_script(tmp_path: Path) -> None:
+    unknown = (
+        "per_device_train_batch_size=f(1), gradient_accumulation_steps=f(2), gradient_checkpointing=f(3), bf16=f(4)"
+    )
+    text = f"{LOAD}Trainer(model, TrainingArguments('o', {unknown})).train()\n"
+    named = [each for each in read(tmp_path, text).warnings if "f(" in each]
+    assert [each.partition("=f(")[2][:1] for each in named] == ["1", "2", "3", "4"]

@@ -325,3 +325,19 @@ def test_a_loop_around_the_backward_pass_accumulates(tmp_path: Path) -> None:
     for words, steps in (([], 1), (["--accumulation-steps", "16"], 16)):
         reading = read_launch(["python", "train.py", *words], environ={}, cwd=tmp_path)
         assert reading.value("training.gradient_accumulation") == steps
+
+
+def test_a_length_that_the_user_gives_settles_flags_about_lengths(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(script())
+    line = ["python", "train.py", "--output_dir", "x", "--bf16", "--max_text_len", "64"]
+    given = {"training.sequence_length": 512}
+    assert warned(read_launch(line, environ={}, cwd=tmp_path), "--max_text_len")
+    assert not warned(read_launch(line, environ={}, cwd=tmp_path, given=given), "--max_text_len")
+
+
+def test_a_folder_of_data_in_a_package_holds_no_code(tmp_path: Path) -> None:
+    (tmp_path / "work" / "names").mkdir(parents=True)
+    (tmp_path / "work" / "paths.py").touch()
+    (tmp_path / "work" / "names" / "animals.txt").touch()
+    assert not unsure(read(tmp_path, script(before="import work.names as names\nfrom work.names import animals\n")))
+    assert unsure(read(tmp_path, script(before="import work.others as others\n")))

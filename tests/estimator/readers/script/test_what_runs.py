@@ -263,3 +263,18 @@ def test_what_only_a_branch_that_is_not_taken_calls_does_not_run(tmp_path: Path)
     assert plain.value("training.sequence_length") == adapted.value("training.sequence_length") == 512
     assert not plain.uncertainties
     assert not adapted.uncertainties
+
+
+def test_a_compiled_model_that_the_trainer_has_already(tmp_path: Path) -> None:
+    train = TRAIN.replace(", data_collator=collate", "").replace("Trainer(", "trainer = Trainer(", 1)
+    condition = "if torch.__version__ >= '2':\n    model = torch.compile(model)\n"
+    reading = read(tmp_path, HEAD + LOAD + train.replace(".train()", f"\n{condition}trainer.train()"))
+    assert not reading.uncertainties
+
+
+def test_adapters_are_attached_where_the_model_has_none(tmp_path: Path) -> None:
+    adapters = "from peft import *\nif not isinstance(model, PeftModel):\n"
+    adapters += "    model = get_peft_model(model, LoraConfig(r=4, target_modules=['q_proj']))\n"
+    reading = read(tmp_path, HEAD + LOAD + adapters + TRAIN.replace(", data_collator=collate", ""))
+    assert reading.value("lora.rank") == 4
+    assert not reading.uncertainties
