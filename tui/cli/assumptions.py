@@ -40,9 +40,11 @@ def assumed_lines(budget: Budget, loaded: LoadedJob, output: TextOutput) -> Iter
         output: what the output can show.
     """
     found = list[str]()
+    # a launch line says whether it trains adapters, where that was understood
+    read = {"lora"} if loaded.reading is not None and budget.job.unsure.optimizer == "no" else set[str]()
     names = {**flags_by_key(), **_USUAL_FLAGS, **(_SERVER_FLAGS if budget.job.is_served else {})}
     for words, *keys in _assumptions(budget):
-        open_keys = [key for key in keys if key not in loaded.stated]
+        open_keys = [key for key in keys if key not in loaded.stated | read]
         if open_keys:
             found.append(f"{words} ({', '.join(key if loaded.file else names[key] for key in open_keys)})")
     assumptions = [*found[:_MOST], *loaded.assumed_versions]
