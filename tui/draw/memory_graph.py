@@ -1,16 +1,20 @@
 """Memory over time as plain data, on an axis that begins at zero: 90 % of the top looks 90 % full."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from vramtop.estimator.budget import ComponentName
 from vramtop.estimator.common.sizes import GIB
 
 from .bars import PAINTED, Cell
 from .palette import colour_of
+
+if TYPE_CHECKING:
+    from vramtop.estimator.budget import ComponentName
 
 Readings = Sequence[tuple[float, int | None]]
 """(Unix seconds, bytes or None), oldest first."""

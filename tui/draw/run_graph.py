@@ -4,12 +4,13 @@ Components are drawn in full colours below the curve and in faint ones above it;
 them. Each is named once. What is held beyond the budget is red. Without colour, layers are told apart by patterns.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import msgspec
-
-from vramtop.estimator.budget import Components
 
 from .bars import Cell, component_segments
 from .memory_graph import (
@@ -27,6 +28,9 @@ from .memory_graph import (
     timeline_marks,
 )
 from .palette import COMPONENTS, OTHER_MEMORY, blend, colour_of, ink_on
+
+if TYPE_CHECKING:
+    from vramtop.estimator.budget import Components
 
 EXPECTED, BOUND = "━", "┄"
 

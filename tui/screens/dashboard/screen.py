@@ -21,8 +21,7 @@ from ..base import FilterField
 from ..registry import screen_bindings
 from .gpu_area import GpuArea
 from .gpu_rows import GpuRows
-from .header_text import header_line, notices
-from .host_line import host_line, needed_height
+from .header_text import header_line, host_line, needed_height, notices
 from .layout import DashboardLayout, plan_layout
 from .panel_places import framed_panels
 from .pending_list import PendingList

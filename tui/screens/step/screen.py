@@ -9,7 +9,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
 
-from vramtop.estimator.budget import Budget
+from vramtop.estimator.budget import Budget, LargeTensor
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.estimation import UNTRACED, why_untraced
 
@@ -17,14 +17,15 @@ from ...background.job_estimates import JobEstimates
 from ...background.latest_only_task import LatestOnlyTask
 from ...draw.legend import legend_line
 from ...draw.memory_graph import GPU_TOTAL
+from ...draw.palette import COMPONENTS, on_colour
 from ...draw.text_output import printable
 from ...keys import bind
+from ...reports.budget_text import line_text, shortened, tensor_rows
 from ...widgets.budget_view import peak_line
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines, TitleLine
 from ..base import BoardApp, DrawnScreen
 from .step_graph import RESERVED, StepGraph, step_top_bytes
-from .tensors import tensor_lines
 
 STEP_KEYS: list[BindingType] = [
     bind("app.back", "dismiss", "Back"),
@@ -210,3 +211,32 @@ def show_step(app: BoardApp, budget: Budget, gpu_bytes: int | None) -> None:
         return refined
 
     app.push_once(StepScreen(budget, gpu_bytes=gpu_bytes, refine=refine if estimate else None))
+
+
+_TENSOR_TABLE_WIDE_COLUMNS = 100
+"""From this width on the component is written in full."""
+
+
+def tensor_lines(budget: Budget, *, width: int) -> list[Content]:
+    """Return a line per tensor: component, GiB, module (shortened at its start), line of the program, dtype, shape."""
+    if not budget.largest:
+        return []
+    share = sum(tensor.bytes for tensor in budget.largest) / max(1, budget.peak.allocated_bytes)
+    percent = f"{100 * share:.0f} %"
+    head = f"The {len(budget.largest)} largest tensors at the peak, in the {budget.peak.phase}: {percent} of it"
+    return [Content.styled(head, "bold"), *(_tensor_line(tensor, width) for tensor in budget.largest)]
+
+
+def _tensor_line(tensor: LargeTensor, width: int) -> Content:
+    mark = COMPONENTS[tensor.component]
+    ((letter, size, module, dtype, shape),) = tensor_rows((tensor,))
+    word = f"{mark.word:<16}{size:>7}" if width >= _TENSOR_TABLE_WIDE_COLUMNS else f"{size:>7}"
+    tail = f"{dtype:<9} {shape}"
+    room = max(12, width - 4 - len(word) - 30)
+    if tensor.line:
+        room = (room - 2) // 2
+        word += f"  {shortened(line_text(tensor.own_line or tensor.line), room):<{room}}"
+    line = Content.assemble(
+        (letter, on_colour(mark.colour)), f" {word}  {shortened(module, room):<{room}}  ", (tail, "dim")
+    )
+    return line.truncate(width, ellipsis=True)

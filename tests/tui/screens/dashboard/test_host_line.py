@@ -10,7 +10,7 @@ from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.snapshot.snapshot import HostLoad
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
-from vramtop.tui.screens.dashboard.host_line import host_line, needed_height
+from vramtop.tui.screens.dashboard.header_text import host_line, needed_height
 
 GIB = 2**30
 LOAD = HostLoad(
