@@ -23,7 +23,7 @@ from .job.job_file.changes import check_job
 from .job.resolved_job import resolve_job
 from .job.rules.frameworks import FRAMEWORKS
 from .model.architecture import Architecture
-from .model.checkpoint import format_warnings, job_of_model, settled_by_model
+from .model.checkpoint import job_of_model, model_warnings, settled_by_model
 from .model.count_parameters import count_parameters
 from .model.find_config import ResolvedModel, resolve_model
 from .model.inventory import Inventory
@@ -81,7 +81,7 @@ def estimate(
         return rehearse_job(job, gpu=gpu, memory_bytes=memory_bytes, environ=environ, progress=progress).budget
     model = resolve_model(job.model, environ=environ)
     given, job = job, job_of_model(job, model, gpu)
-    settled = tuple(settled_by_model(given, job, model, gpu)), tuple(format_warnings(given, job))
+    settled = tuple(settled_by_model(given, job, model, gpu)), tuple(model_warnings(given, job, model))
     arch = _architecture(job, model)
     if job.is_served and method == "traced":
         raise CannotTellError(

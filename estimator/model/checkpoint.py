@@ -1,5 +1,6 @@
 """Types and formats of a checkpoint's weights, as its config.json states them, and the job that follows from them."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -123,8 +124,17 @@ def weights_of(model: "ResolvedModel") -> str | None:
     return stored_dtype(model.config) or (None if model.source == "inline" else "fp32")
 
 
-def format_warnings(before: Job, after: Job) -> Iterator[str]:
-    """Yield on what it depends that the weights stay in the format in which they are stored; jobs as above."""
+_OF_PATHS = (".", "/", "~")
+_SIZED = re.compile(r"\d[bm]\b", re.IGNORECASE)
+"""Names with a size, ``llama-3-8b``: whoever publishes them again publishes a copy, and not a model of their own."""
+
+
+def model_warnings(before: Job, after: Job, model: "ResolvedModel") -> Iterator[str]:
+    """Yield doubts about what the model is and how its weights are stored; jobs as above."""
+    name = before.model.id or ""
+    is_own = "/" not in name or name.casefold() == model.where.casefold() or name.startswith(_OF_PATHS)
+    if model.source == "built-in" and not is_own and not _SIZED.search(name):
+        yield f"{name} is not on this machine; it is counted as {model.where}, by its name."
     kept = before.inference != after.inference and not after.is_served
     if kept and after.inference is not None and after.inference.weights == "mxfp4":
         yield (
@@ -144,7 +154,7 @@ def settled_by_model(before: Job, after: Job, model: "ResolvedModel", gpu: Gpu |
     """
     framework = after.engine_name or after.training.framework
     default = f"{framework}'{'' if framework.endswith('s') else 's'} default"
-    if model.source == "built-in" and (before.model.id or "").startswith((".", "/", "~")):
+    if model.source == "built-in" and (before.model.id or "").startswith(_OF_PATHS):
         yield f"{before.model.id} is not on this machine; it is counted as {model.where}, by its name."
     if before.training.precision == AUTO:
         stored = weights_of(model)

@@ -127,10 +127,13 @@ def read_launch(
         started_at=started_at,
         self_started_ranks=self_started_ranks,
     )
-    started = _with_started_tool(program)
+    started, assumed = _with_started_tool(program)
     tool = find_tool_by_launch(started.launch)
     if program.pid is None:
-        started = replace(started, versions=_with_pins(program, least=tool.transformers if tool is not None else None))
+        pinned = _with_pins(program, least=tool.transformers if tool is not None else None)
+        stated = {library for library in pinned if pinned[library] != program.beside_python.get(library)}
+        assumed = {library: version for library, version in assumed.items() if library not in stated}
+        started = _with_assumed(replace(started, versions=pinned), assumed)
     program = started
     _read_software(program)
     if program.pid is None:
@@ -174,17 +177,17 @@ def tool_of_line(argv: Sequence[str]) -> str | None:
     return "TRL" if launch.trl_command else "transformers"
 
 
-def _with_started_tool(program: Program) -> Program:
-    """Return the program as the tool's own command line, where its script only starts a tool."""
+def _with_started_tool(program: Program) -> tuple[Program, Mapping[str, AssumedVersion]]:
+    """Return the program as the tool's own command line, where its script only starts a tool, and assumed versions."""
     started = find_started_tool(program.launch, program.filesystem)
     if started is None:
-        return program
+        return program, {}
     if started.note is not None:
         program.findings.warn(started.note)
     for doubt in started.doubts:
         program.findings.doubt(doubt, "either", *_PARTS)
     launcher = started.launch if program.launcher == program.launch else program.launcher
-    return replace(program, launch=started.launch, launcher=launcher)
+    return replace(program, launch=started.launch, launcher=launcher), started.assumed
 
 
 def _with_pins(program: Program, *, least: str | None) -> dict[str, str]:

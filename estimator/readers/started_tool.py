@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import PurePath
 
@@ -17,6 +17,7 @@ from .script.script_settings import open_script
 from .source.data_files import read_table
 from .source.filesystem_view import FilesystemView
 from .source.flags import parse_flags
+from .source.versions import AssumedVersion
 from .tools.shared.settings_files import CONFIG_SUFFIXES
 from .tools.shared.tool import ConfigTable
 from .tools.tool_registry import all_tools, find_tool_by_launch, parse_launch
@@ -30,6 +31,12 @@ class StartedTool(msgspec.Struct, frozen=True, kw_only=True):
     """How it is known, where the script is not here."""
     doubts: tuple[str, ...] = ()
     """What of the script is not counted."""
+    assumed: Mapping[str, AssumedVersion] = {}
+    """Versions that its path speaks for."""
+
+
+_OLD_SCRIPT = "train_bash.py"
+"""LLaMA-Factory's until May 2024: ``src/train.py`` since 0.8 (setup.py of 0.7: transformers 4.37 to 4.40)."""
 
 
 def find_started_tool(launch: Launch, filesystem: FilesystemView) -> StartedTool | None:
@@ -64,7 +71,10 @@ def _by_path(launch: Launch, filesystem: FilesystemView) -> StartedTool | None:
         command = next((command for path, command in tool.scripts.items() if re.fullmatch(path, script)), None)
         if command is not None and any(map(tool.is_config, _tables(launch, filesystem))):
             note = f"{script} was not found; vramtop assumes the one of {tool.name}'s repository."
-            return StartedTool(launch=_with_command(launch, command), note=note)
+            old = {"llamafactory": "0.7", "transformers": "4.40"} if PurePath(script).name == _OLD_SCRIPT else {}
+            why = f"the last with {_OLD_SCRIPT}"
+            assumed = {library: AssumedVersion(version, why) for library, version in old.items()}
+            return StartedTool(launch=_with_command(launch, command), note=note, assumed=assumed)
     return None
 
 

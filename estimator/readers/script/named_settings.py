@@ -148,7 +148,7 @@ def _add_joined_cuts(tree: ast.Module, reader: Reader) -> None:
     cuts: dict[str, ast.expr] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and (cut := _cut_of(node.value)) is not None:
-            cuts |= {getattr(target, "id", ""): cut for target in node.targets}
+            cuts |= {target.id: cut for target in node.targets if isinstance(target, ast.Name)}
     for node in ast.walk(tree):
         if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
             continue

@@ -13,7 +13,7 @@ from ..program.program import Program
 from ..program.world_size import processes_per_node, visible_gpus
 from ..source.evidence import FindingCollector, JobReading
 from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
-from ..source.versions import transformers_defaults
+from ..source.versions import transformers_defaults, version_tuple
 from ..trainer.trainer_program import read_trainer
 from .shared.own_loop import bits_of_weights, config_of_model
 from .shared.settings_files import tool_layers, uses_deepspeed
@@ -107,7 +107,9 @@ def _length(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
         parts = {"cutoff_len"} & found.keys() or found.keys()
         length = sum(as_int(settings.find(name)) or int(found[name]) for name in parts)
         return {"max_length": Setting.default(length, f"the default in {folder}")} if length else {}
-    return {}
+    version = version_tuple(program.versions.get("llamafactory"))
+    is_old = version is not None and version < (0, 9)
+    return {"max_length": Setting.default(1024, "LLaMA-Factory's default before 0.9.1")} if is_old else {}
 
 
 _STOPS = (

@@ -108,6 +108,21 @@ def test_a_folder_of_another_machine_is_counted_by_its_name() -> None:
     assert "/data/Qwen3-8B/ is not on this machine; it is counted as Qwen/Qwen3-8B, by its name." in assumed
 
 
+@pytest.mark.parametrize(
+    ("name", "warned"),
+    [
+        ("klue/roberta-large", True),
+        ("FacebookAI/roberta-large", False),
+        ("roberta-large", False),
+        ("unsloth/Llama-3.1-8B", False),
+    ],
+)
+def test_a_model_of_another_publisher_is_counted_by_its_name_with_a_warning(name: str, warned: bool) -> None:
+    job = Job(model=ModelSpec(id=name), training=Training(micro_batch=1, sequence_length=128))
+    said = f"{name} is not on this machine; it is counted as FacebookAI/roberta-large, by its name."
+    assert (said in estimate(job, method="formula").warnings) == warned
+
+
 def test_built_in_names_lead_to_their_own_models() -> None:
     for model in built_in_models():
         for name in (*model.ids, model.label, *model.names):

@@ -113,3 +113,14 @@ def test_scripts_that_are_not_here_are_known_by_path_and_settings(tmp_path: Path
     assert len(noted) == (tool is not None)
     assert all(str(tool) in each for each in noted)
     assert reading.value("lora.rank") == 5
+
+
+@pytest.mark.parametrize(("script", "length", "transformers"), [("train_bash", 1024, "4.40"), ("train", 2048, None)])
+def test_the_version_of_a_script_that_is_not_here_is_that_which_has_it(
+    tmp_path: Path, script: str, length: int, transformers: str | None
+) -> None:
+    reading = read(
+        tmp_path, f"python src/{script}.py --model_name_or_path org/model --finetuning_type lora --lora_rank 5"
+    )
+    assert reading.value("training.sequence_length") == length
+    assert reading.value("software.transformers") == transformers

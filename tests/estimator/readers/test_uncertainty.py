@@ -418,3 +418,17 @@ def test_a_method_of_the_options_own_class_is_followed(tmp_path: Path, flag: str
     )
     line = ["python", "t.py", "--output_dir", "o", "--max_length", "64", *flag.split()]
     assert read_launch(line, environ={}, cwd=tmp_path).value("training.precision") == precision
+
+
+def test_texts_that_are_joined_leave_a_length_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(
+        "from transformers import *\n"
+        "class Rows:\n"
+        "    def __init__(self, texts, tokenizer):\n"
+        "        self.rows = tokenizer(texts, max_length=128, truncation=True)\n"
+        "rows = Rows(load(), AutoTokenizer.from_pretrained('gpt2'))\n"
+        "print('rows: ' + str(len(rows.rows)))\n"
+        "model = AutoModelForCausalLM.from_pretrained('gpt2')\n"
+        "Trainer(model=model, args=TrainingArguments('o'), train_dataset=rows).train()\n"
+    )
+    assert read_launch(["python", "t.py"], environ={}, cwd=tmp_path).value("training.sequence_length") == 128
