@@ -98,7 +98,9 @@ def _length(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
 
     That of 2023 had two, for the prompt and the response.
     """
-    for folder in _COPIES if settings.find("cutoff_len") is None else ():
+    if settings.find("cutoff_len") is not None:
+        return {}
+    for folder in _COPIES:
         try:
             text = read_file(program.filesystem.resolve(f"{folder}/hparams/data_args.py"), MAX_SETTINGS_BYTES)
         except OSError:

@@ -119,8 +119,8 @@ def test_scripts_that_are_not_here_are_known_by_path_and_settings(tmp_path: Path
 def test_the_version_of_a_script_that_is_not_here_is_that_which_has_it(
     tmp_path: Path, script: str, length: int, transformers: str | None
 ) -> None:
-    reading = read(
-        tmp_path, f"python src/{script}.py --model_name_or_path org/model --finetuning_type lora --lora_rank 5"
-    )
+    line = f"python src/{script}.py --model_name_or_path org/model --finetuning_type lora --lora_rank 5"
+    reading = read(tmp_path, line)
     assert reading.value("training.sequence_length") == length
     assert reading.value("software.transformers") == transformers
+    assert read(tmp_path, f"{line} --cutoff_len 4096").value("training.sequence_length") == 4096
