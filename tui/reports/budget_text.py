@@ -361,6 +361,6 @@ def precision_word(job: Job) -> str:
     resolved = resolve_job(job)
     if not resolved.framework.fp32_adapters or resolved.adapters.dtype is not None:
         return name
-    if resolved.widths.autocast:
-        return f"{name} autocast"
+    if resolved.widths.autocast:  # over prepared weights, which it hardly changes, it may not have been asked for
+        return f"{name} autocast" if job.lora.autocast else name
     return f"pure {name}" if resolved.strategy.name in _PLAIN else name
