@@ -32,29 +32,34 @@ _OWN = "gpu/"
 """Before the names of files that were measured here."""
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One row: a job and a measured quantity."""
+class _Measured(msgspec.Struct, kw_only=True):
+    """What a row of a file and a row of the table have alike."""
 
     id: str
+    figure: Figure
+    measured_bytes: int
+    confidence: Literal["high", "medium"]
+    part: Part | None = None
+    besides_bytes: int = 0
+    """Bytes of other components that the measurement includes."""
+    active: bool = False
+    """What was measured are torch's active bytes, which include released blocks that another stream uses."""
+    calibrates: bool = True
+    """Ranges are calibrated with the row: False if its job cannot say what was run."""
+    expects: str | None = None
+    explained: str | None = None
+
+
+class Case(_Measured, frozen=True, kw_only=True):
+    """One row: a job and a measured quantity."""
+
     file: str
     job: Job
-    figure: Figure
-    part: Part | None
-    measured_bytes: int
-    besides_bytes: int
-    """Bytes of other components that the measurement includes."""
     card: str | None
     source: str
     versions: str
-    confidence: Literal["high", "medium"]
     mechanism: str
     """What the row tests, in words."""
-    active: bool
-    """What was measured are torch's active bytes, which include released blocks that another stream uses."""
-    calibrates: bool
-    """Ranges are calibrated with the row: False if its job cannot say what was run."""
-    expects: str | None
-    explained: str | None
 
     @property
     def repository(self) -> str:
@@ -98,16 +103,8 @@ class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
 
 
-class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    id: str
-    measured_bytes: int
-    figure: Figure
-    confidence: Literal["high", "medium"]
+class _Row(_Measured, forbid_unknown_fields=True, kw_only=True):
     mechanism: str | None = None
-    active: bool = False
-    calibrates: bool = True
-    part: Part | None = None
-    besides_bytes: int = 0
     config: str | None = None
     model: dict[str, Any] = {}
     training: dict[str, Any] = {}
@@ -119,8 +116,6 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     source: str | None = None
     versions: str | None = None
     note: str | None = None
-    expects: str | None = None
-    explained: str | None = None
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -158,22 +153,13 @@ def _cases(name: str, file: _File) -> Iterator[Case]:
     for row in file.case:
         card = row.card or file.card
         yield Case(
-            id=row.id,
+            **{each: getattr(row, each) for each in _Measured.__struct_fields__},
             file=name,
             job=_job(file, row, card),
-            figure=row.figure,
-            part=row.part,
-            measured_bytes=row.measured_bytes,
-            besides_bytes=row.besides_bytes,
             card=card,
             source=row.source or file.source,
             versions=row.versions or file.versions,
-            confidence=row.confidence,
             mechanism=row.mechanism or file.mechanism,
-            active=row.active,
-            calibrates=row.calibrates,
-            expects=row.expects,
-            explained=row.explained,
         )
 
 
@@ -200,18 +186,12 @@ def _rows_of_suite(path: Path) -> Iterator[Case]:
                     file=f"{_OWN}{path.stem}",
                     job=job,
                     figure=figure,
-                    part=None,
                     measured_bytes=size,
-                    besides_bytes=0,
                     card=found.card,
                     source=f"{_OWN}{path.stem} {row.name}",
                     versions=", ".join(f"{name} {version}" for name, version in result["versions"].items()),
                     confidence="high",
                     mechanism=f"measured here, {row.part}",
-                    active=False,
-                    calibrates=True,
-                    expects=None,
-                    explained=None,
                 )
 
 
