@@ -91,3 +91,10 @@ def test_notebooks_with_odd_contents(tmp_path: Path) -> None:
     assert read_notebook(tmp_path / "a.ipynb").text == ""
     with pytest.raises(InputError, match="a notebook in julia"):
         read_notebook(write(tmp_path / "c.ipynb", kernelspec={"language": "julia"}))
+
+
+def test_parameters_come_after_their_cell(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.ipynb", cell("batch = 2", tags=["parameters"]), cell("use(batch)"))
+    assert read_notebook(path, parameters={"batch": 4}).text.splitlines() == ["batch = 2", "batch = 4", "use(batch)"]
+    path = write(tmp_path / "b.ipynb", cell("use(batch)"))
+    assert read_notebook(path, parameters={"batch": 4}).text.splitlines() == ["batch = 4", "use(batch)"]
