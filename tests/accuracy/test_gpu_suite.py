@@ -57,7 +57,7 @@ def test_the_whole_suite_runs_on_the_cpu(parts: tuple[Part, ...], tmp_path: Path
     assert {line for (_, line), figures in lines.items() if "error" in figures} <= NOT_ON_A_CPU
     assert lines["attach", "once"]["listed"] is True
     assert lines["attach", "attach, batch too small"]["status"] == "over"
-    assert lines["attach", "attach, batch too large"]["status"] == "under"
+    assert lines["attach", "attach, batch too large"]["status"] == "on_budget"  # --use_cpu may leave nothing on the GPU
     assert lines["NVML calls", "nvmlDeviceGetMemoryInfo"]["calls"] > 5
     assert lines["dashboard", "vramtop"]["first_frame_seconds"] > 0
     assert lines["probe", "probe"]["step_seconds"] > 0
