@@ -554,7 +554,8 @@ class TrainerScript:
         yield ""
         yield "def cut(items):"
         yield "    length, batch = next(lengths), default_data_collator(items)"
-        yield "    return {key: each[..., :length] if each.dim() > 1 else each for key, each in batch.items()}"
+        yield "    shorter = {key: each[..., :length].contiguous() for key, each in batch.items() if each.dim() > 1}"
+        yield "    return batch | shorter"
         yield ""
         yield ""
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 from vramtop.estimator.job.effective_batch import effective_batch
 from vramtop.estimator.job.resolved_job import resolve_job
@@ -42,7 +43,10 @@ def budget_lines(
         scale_bytes: bytes of the bar's full width, such as a GPU's total; None: the upper bound of the budget.
     """
     peak = budget.peak
-    head = output.wrapped(f"{budget.job.label}: {_job_line(budget)}", further="  ")
+    model = replace(budget.job, name=None).label
+    known = model in budget.job.label or budget.job.program is not None or model == "job"
+    name = budget.job.label if known else f"{budget.job.label} ({model})"
+    head = output.wrapped(f"{name}: {_job_line(budget)}", further="  ")
     yield from (output.paint(line, None, bold=True) for line in head)
     yield from assumed
     yield from output.wrapped(_model_line(budget), further="  ")

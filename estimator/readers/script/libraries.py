@@ -427,7 +427,8 @@ _BY_NAME: Mapping[str, Callable[[Call], Any]] = {
 _CALLS: Mapping[str, Callable[[Call], Any]] = {
     **{f"*.{name}": handler for name, handler in _BY_NAME.items()},
     **SHARDING_CALLS,
-    **dict.fromkeys(("eval", "exec", "torch.autograd.grad"), _not_read),
+    **dict.fromkeys(("exec", "torch.autograd.grad"), _not_read),
+    "eval": lambda call: _not_read(call) if call.run.statement is call.node else UNKNOWN,
     **dict.fromkeys(("torch.compile", "compile"), _compile),
     "torch.device": _device,
     **dict.fromkeys(("os.environ.__setitem__", "os.environ.setdefault", "os.putenv"), _set_environment),

@@ -45,6 +45,12 @@ _METHODS = {
 }
 """Methods of trainers by the job key that they decide."""
 _LOSS_METHODS = ("compute_loss", "concatenated_forward", "get_batch_loss_metrics", "get_batch_metrics", "dpo_loss")
+_CALLS_OF_LOSSES = re.compile(
+    r"(?i).*(loss|criterion|ce_fct)\w*(\(.*\))?|(torch|nn|torch\.nn|F|functional)\..*|"
+    r"\w+(\.\w+)*\.(view|reshape|pop|get|contiguous|to|float|long|mean|sum|size|squeeze|keys|log_softmax|argmax|type_as|item)|"
+    r"isinstance|len|int|float|hasattr|print"
+)
+"""What a loss over a model's outputs calls besides the model."""
 _OWN_PARTS = {"compute_loss_func": "training.loss", "optimizer_cls_and_kwargs": "training.optimizer"}
 """Arguments of trainers that are the script's own code, and the job keys that they decide."""
 _REPLACED = (*_LOSS_METHODS, "training_step", "create_optimizer", "get_train_dataloader", "_train_batch_size")
@@ -275,6 +281,14 @@ class TrainerObject(Thing):
         yield self.model
 
 
+def _is_plain_loss(node: ast.AST) -> bool:
+    """Return True for a ``compute_loss`` that runs the model once and computes a loss of its outputs."""
+    calls = [ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)]
+    runs = [each for each in calls if each in ("model", "super().compute_loss")]
+    others = [each for each in calls if each not in (*runs, "super")]
+    return len(runs) == 1 and all(_CALLS_OF_LOSSES.fullmatch(each) and "grad" not in each for each in others)
+
+
 def make_trainer(call: Call, path: str, kind: Class | None = None, *, passes_on: bool = False) -> Any:
     """Follow the constructor of a trainer, or of a class of the script that is derived from one.
 
@@ -296,8 +310,12 @@ def make_trainer(call: Call, path: str, kind: Class | None = None, *, passes_on:
     own = [each for each in own if not (_QUIET.match(each) or (each == "__init__" and passes_on))]
     notes.own_loss |= not {*own}.isdisjoint(_LOSS_METHODS) and method_of_class(name) is not None
     if kind is not None:
+        own_loss = kind.members.get("compute_loss")
+        is_plain = isinstance(own_loss, Function) and method_of_class(name) is None and _is_plain_loss(own_loss.node)
         for key, names in _METHODS.items():
             found = [each for each in own if names.fullmatch(each)]
+            if is_plain and key == "training.loss":
+                found.append("compute_loss")
             own = [each for each in own if each not in found]
             if found:
                 sentence = f"the methods of {kind.name} ({', '.join(found[:3])}) are not read."

@@ -432,3 +432,22 @@ def test_texts_that_are_joined_leave_a_length_as_it_is(tmp_path: Path) -> None:
         "Trainer(model=model, args=TrainingArguments('o'), train_dataset=rows).train()\n"
     )
     assert read_launch(["python", "t.py"], environ={}, cwd=tmp_path).value("training.sequence_length") == 128
+
+
+@pytest.mark.parametrize(
+    ("more", "unsure"), [("", "no"), ("        other = self.teacher(**inputs)\n", "either")], ids=["a loss", "more"]
+)
+def test_a_loss_of_one_pass_leaves_all_but_the_logits_certain(tmp_path: Path, more: str, unsure: str) -> None:
+    (tmp_path / "t.py").write_text(
+        "import torch\nfrom transformers import *\n"
+        "class Weighted(Trainer):\n"
+        "    def compute_loss(self, model, inputs, return_outputs=False):\n"
+        "        labels = inputs.pop('labels')\n        outputs = model(**inputs)\n"
+        f"{more}"
+        "        loss = torch.nn.CrossEntropyLoss()(outputs.logits.view(-1, 2), labels.view(-1))\n"
+        "        return (loss, outputs) if return_outputs else loss\n"
+        "model = AutoModelForSequenceClassification.from_pretrained('bert-base-uncased')\n"
+        "Weighted(model=model, args=TrainingArguments('o')).train()\n"
+    )
+    job = read_launch(["python", "t.py", "--max_length", "64"], environ={}, cwd=tmp_path).job()
+    assert (job.unsure.logits, job.unsure.weights) == ("either", unsure)

@@ -267,7 +267,7 @@ def test_the_version_and_a_file_named_like_a_command(vramtop: Vramtop, tmp_path:
     assert vramtop("--version").stdout.startswith("vramtop 0")
     (tmp_path / "fit").write_text(JOB)
     done = vramtop("--job", "fit", "estimate", "job.toml", "--method", "formula")
-    assert (done.returncode, done.stdout[:6]) == (0, "check:")
+    assert (done.returncode, done.stdout.split(":")[0]) == (0, "check (Qwen2.5-0.5B)"), "the job's name, and its model"
 
 
 def test_a_folder_with_a_config_is_a_model(vramtop: Vramtop, tmp_path: Path) -> None:
