@@ -56,7 +56,7 @@ def named_settings(tree: ast.Module, reader: Reader) -> dict[str, Setting]:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and id(node) not in elsewhere:
             name = getattr(node.targets[0] if isinstance(node, ast.Assign) else node.target, "id", "")
             value = module.names.get(name, getattr(node.value, "value", UNKNOWN))
-            if name.lower() in LENGTH_ARGUMENTS and type(value) is int:
+            if name.lower() in (*LENGTH_ARGUMENTS, *_TARGETS) and type(value) is int:
                 found[name.lower()] = Setting(value=value, origin=f"{reader.location(node)}: {name}")
         elif isinstance(node, ast.If) and _bounded(node) in {*LENGTH_ARGUMENTS} - notes.options.given.keys():
             sentence = f"if {short_text(node.test)} bounds a length that is not known; the bound is counted."

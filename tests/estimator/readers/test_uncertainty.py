@@ -334,6 +334,21 @@ def test_defaults_that_depend_on_a_version_that_is_not_known(tmp_path: Path) -> 
     assert unknown.device_bytes == new.device_bytes < old.device_bytes <= unknown.high_bytes
 
 
+def test_targets_are_as_long_as_a_name_of_the_script_says(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(
+        "from transformers import *\nmax_input_length = 512\nmax_target_length = 128\n"
+        "tokenizer = AutoTokenizer.from_pretrained('t5-small')\n"
+        "def encode(row):\n"
+        "    found = tokenizer(row['a'], max_length=max_input_length, truncation=True)\n"
+        "    found['labels'] = tokenizer(row['b'], max_length=max_target_length, truncation=True)['input_ids']\n"
+        "    return found\n"
+        "model = AutoModelForSeq2SeqLM.from_pretrained('t5-small')\n"
+        "Seq2SeqTrainer(model, Seq2SeqTrainingArguments('o'), train_dataset=load().map(encode)).train()\n"
+    )
+    job = read_launch(["python", "t.py"], environ={}, cwd=tmp_path, versions={"transformers": "5.2.0"}).job()
+    assert (job.training.sequence_length, job.training.loss_length) == (512, 128)
+
+
 @pytest.mark.parametrize(
     ("cut", "targets", "unsure"),
     [("data.max_target_length", 128, "no"), ("64", 128, "either"), ("", None, "either")],
