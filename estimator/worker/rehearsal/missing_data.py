@@ -129,7 +129,8 @@ class MissingData:
             return load(), None
         except Exception as error:
             if self.sizes is None:
-                if not Path(name).exists():
+                of_arguments = isinstance(error, TypeError)  # which another version of the library takes
+                if not Path(name).exists() and not of_arguments:
                     self._missing.append((error, f"{name}, at {_line()}"))
                 raise
         return None, self.sizes
