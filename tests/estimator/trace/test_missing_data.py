@@ -91,7 +91,7 @@ def test_a_data_set_that_is_not_there_is_named_with_the_two_ways_out(program):
     sentence = str(failed.value)
     assert "did not find its data (stanfordnlp/imdb, at train.py:4)" in sentence
     assert sentence.endswith("download it first, or let synthetic items stand in for it: --data synthetic")
-    with pytest.raises(CannotTellError, match="the program failed during the rehearsal, at .*old_argument"):
+    with pytest.raises(CannotTellError, match=r"the program failed during the rehearsal, at .*old_argument"):
         rehearsed(program(PROGRAM.format("'stanfordnlp/imdb', old_argument=True", "")), None)
     program(PROGRAM.format("'stanfordnlp/imdb', split='train'", ""))
     Path("stanfordnlp/imdb").mkdir(parents=True)
