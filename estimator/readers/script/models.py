@@ -1,5 +1,6 @@
 """Models of a script: which they are, their dtype, quantization and adapters, and what of them is trained."""
 
+import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -35,8 +36,9 @@ _MODULES = re.compile(
 
 
 _KEEPS_SIZE = re.compile(r"len\(.*tok|(tok\w*|config)\.vocab_size")
-_ADDS_MORE = re.compile(r"[+*](?! *\d{1,3}\b)|<<")
-"""More than a few words beside those of a tokenizer."""
+_ADDS_MORE = re.compile(r"[*](?! *\d{1,3}\b)|<<")
+_FEW = 1000
+"""Words beside those of a tokenizer by which a vocabulary hardly grows."""
 STORED = ("dtype", "torch_dtype", "load_in_4bit", "load_in_8bit")
 """Settings of how weights are stored."""
 
@@ -234,13 +236,21 @@ def _checkpoint(part: Part, call: Call) -> Any:
         call.doubt(f"{short_text(call.node)}: checkpointing of part of the model is not counted.")
 
 
+def _adds_many(call: Call, node: ast.expr | None, shown: str) -> bool:
+    """Return True for a size that is larger than a tokenizer's by more than a few words, or by an unknown number."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and call.scope is not None:
+        more = call.run.evaluate(node.right, call.scope)
+        return not (type(more) is int and more < _FEW)
+    return _ADDS_MORE.search(shown) is not None
+
+
 def _resize(part: Part, call: Call) -> Any:
     """Follow ``resize_token_embeddings(n)``; by a few tokens of a tokenizer the vocabulary hardly grows."""
     key: str | int = "new_num_tokens" if "new_num_tokens" in call.kwargs else 0
     shown, value = short_text(call.nodes.get(key)), call.value(0, "new_num_tokens")
     if type(value) is int and part.owner.config is not None:
         part.owner.config.take("vocab_size", call.setting(key), call)
-    elif not _KEEPS_SIZE.search(shown) or _ADDS_MORE.search(shown) or call.notes.adds_tokens:
+    elif not _KEEPS_SIZE.search(shown) or _adds_many(call, call.nodes.get(key), shown) or call.notes.adds_tokens:
         call.doubt(f"resize_token_embeddings({shown}) may add many tokens, which are not counted.")
     return part
 

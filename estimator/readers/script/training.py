@@ -35,12 +35,12 @@ _SETTINGS_OF_OLD_TRAINERS = sorted(scripts().names["settings_of_old_trainers"])
 """What TRL's trainers took themselves before 0.13, and their configurations since."""
 _LIBRARIES = scripts().names["libraries_of_trainers"]
 """Libraries whose trainers are transformers', or derived from it."""
-_QUIET = re.compile(r"_?(save|log|push_to|store)")
+_QUIET = re.compile(r"_?(save|log|push_to|store)|create_scheduler$")
 """Methods of trainers that are followed, or decide nothing about a step's memory."""
 _METHODS = {
-    "training.optimizer": re.compile(r"create_(optimizer|scheduler)\w*"),
+    "training.optimizer": re.compile(r"create_optimizer\w*"),
     "training.micro_batch": re.compile(r"_?get_\w*(loader|sampler)"),
-    "training.loss": re.compile(r"prediction_step|evaluate|evaluation_loop|predict"),
+    "training.loss": re.compile(r"prediction_\w+|evaluat\w+|predict|_maybe_log_save_evaluate"),
     None: re.compile(r"\w+"),
 }
 """Methods of trainers by the job key that they decide."""
