@@ -290,8 +290,10 @@ def not_followed(nodes: Iterable[ast.AST], why: str, where: str, notes: Notes) -
         sentence = f"{where}: {short_text(found[0])} is not followed{why}; memory may depend on it."
         if {*called} <= {*ENCODERS}:
             notes.encoders.append(Doubt(sentence=sentence))
-        else:
-            notes.doubt(sentence, key="training.sequence_length" if lengths else None)
+        else:  # DataParallel splits batches, and gathers outputs on the first GPU: weights and their like are whole
+            splits = {*called} == {"DataParallel"}
+            key = "training.micro_batch" if splits else "training.sequence_length" if lengths else None
+            notes.doubt(sentence, key=key)
 
 
 def _not_read(call: Call) -> Any:
@@ -316,6 +318,12 @@ def _set_environment(call: Call) -> Any:
     if key == "CUDA_VISIBLE_DEVICES":
         call.notes.visible_devices = Setting(value=value, origin=f"{call.where}: {key}")
     return value
+
+
+def _count_devices(call: Call) -> Any:
+    """Return how many GPUs the environment leaves visible; UNKNOWN where it leaves all."""
+    chosen = call.run.environ.get("CUDA_VISIBLE_DEVICES")
+    return len(chosen.split(",")) if isinstance(chosen, str) and re.fullmatch(r"\d+(,\d+)*", chosen) else UNKNOWN
 
 
 def _update_environment(call: Call) -> Any:
@@ -435,6 +443,7 @@ _CALLS: Mapping[str, Callable[[Call], Any]] = {
     "os.environ.update": _update_environment,
     "torch.cuda.set_device": lambda call: call.notes.note_device(call.value(0, "device"), call.where, is_current=True),
     "torch.cuda.current_device": lambda call: call.notes.current_device,
+    "torch.cuda.device_count": _count_devices,
     "torch.cuda.is_available": _always(True),
     **{f"torch.{name}.is_available": _always(False) for name in ("backends.mps", "xpu", "mps", "npu", "hpu")},
     **dict.fromkeys(("typer.run", "app.run", "absl.app.run", "run"), _run),

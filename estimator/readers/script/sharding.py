@@ -89,7 +89,8 @@ def _replicate(call: Call) -> Any:
 
 def _split_batches(call: Call) -> Any:
     """Note ``DataParallel(model)``, one process that splits its batches over all GPUs that it sees."""
-    call.doubt("DataParallel splits each batch over the visible GPUs and gathers outputs on the first; one is counted.")
+    sentence = "DataParallel splits each batch over the visible GPUs and gathers outputs on the first; one is counted."
+    call.doubt(sentence, key="training.micro_batch")
     return _put_on_gpu(call.value(0, "module", default=UNKNOWN))
 
 
