@@ -480,4 +480,4 @@ def test_data_parallel_leaves_the_weights_certain(tmp_path: Path, visible: str |
     )
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     job = read_launch(["python", "t.py", "--max_length", "64"], environ=environ, cwd=tmp_path).job()
-    assert (job.unsure.activations, job.unsure.weights) == (batches, "no")
+    assert (job.unsure.logits, job.unsure.weights) == (batches, "no")
