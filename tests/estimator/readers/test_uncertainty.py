@@ -470,8 +470,8 @@ def test_a_loss_of_one_pass_leaves_all_but_the_logits_certain(tmp_path: Path, mo
     assert (job.unsure.logits, job.unsure.optimizer) == ("either", unsure)
 
 
-@pytest.mark.parametrize(("visible", "batches"), [("0", "no"), ("0,1", "either"), (None, "either")])
-def test_data_parallel_leaves_the_weights_certain(tmp_path: Path, visible: str | None, batches: str) -> None:
+@pytest.mark.parametrize(("visible", "splits"), [("0", False), ("0,1", True), (None, True)])
+def test_data_parallel_leaves_the_weights_certain(tmp_path: Path, visible: str | None, splits: bool) -> None:
     (tmp_path / "t.py").write_text(
         "import torch\nfrom transformers import *\n"
         "model = AutoModelForSequenceClassification.from_pretrained('bert-base-uncased')\n"
@@ -480,4 +480,4 @@ def test_data_parallel_leaves_the_weights_certain(tmp_path: Path, visible: str |
     )
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     job = read_launch(["python", "t.py", "--max_length", "64"], environ=environ, cwd=tmp_path).job()
-    assert (job.unsure.logits, job.unsure.weights) == (batches, "no")
+    assert (job.unsure.logits == "either", job.unsure.weights) == (splits, "no")
