@@ -18,6 +18,8 @@ _ADDS_PARTS = re.compile(r"lora|adapter|prefix|pre_?seq|prompt|quant|experts|com
 """In the names of config fields by which a model's own code adds or changes parts."""
 _OF_THE_WEIGHTS = ("attn_implementation", "dtype", "torch_dtype")
 """Fields that ``from_pretrained`` takes too."""
+CHECKPOINTS = "gradient_checkpointing"
+"""Field of which a model takes note when it is made (``_backward_compatibility_gradient_checkpointing``)."""
 LENGTH_ARGUMENTS = scripts().aliases["argument"]["length"]
 NAME_ARGUMENTS = ("pretrained_model_name_or_path", "model_name")
 _NOT_FIELDS = {
@@ -41,7 +43,7 @@ class ModelConfig(Thing):
         self._find_config = call.notes.find_config
         self._changes: dict[str, Setting] = {}
         self.settings: dict[str, Setting] = {}
-        """``attn_implementation`` and ``dtype``, which may be set on the config too."""
+        """``attn_implementation``, ``dtype`` and checkpointing, which may be set on the config too."""
 
     def _base(self) -> Mapping[str, Any] | None:
         return CONFIG_DEFAULTS.get(self._kind or "") if self.source is None else self._find_config(self.source.value)
@@ -72,6 +74,8 @@ class ModelConfig(Thing):
         value, name = setting.value, name.lstrip("_")
         if name in _OF_THE_WEIGHTS:
             self.settings |= {name: setting} if value is not None else {}
+        elif name == CHECKPOINTS:
+            self.settings["activation_checkpointing"] = setting
         elif value is UNKNOWN:
             if name in _SHAPE_FIELDS - {"num_labels"}:
                 call.notes.doubt(setting.origin)

@@ -15,6 +15,7 @@ from ..source.settings import Setting
 from .libraries import (
     assigned,
     call_library,
+    class_method,
     decorate,
     imported,
     make_instance,
@@ -167,6 +168,8 @@ class Reader:
 
     library = staticmethod(call_library)
     """Return the result of a library's function."""
+    class_method = staticmethod(class_method)
+    """Return the result of a method of a class of the script's."""
     own_method = staticmethod(own_method)
     """Return the result of a method of an object of the script's."""
 

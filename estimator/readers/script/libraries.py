@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from ...job.rules.optimizers.by_name import optimizer_class_names
 from ..arguments.table import scripts
 from ..source.old_calls import old_arguments, old_names
@@ -249,6 +251,23 @@ def _is_own_value(target: ast.expr) -> bool:
     if isinstance(target, ast.Attribute):
         return ast.unparse(target.value) == "self" and target.attr not in _OWN_STATE
     return isinstance(target, ast.Name)
+
+
+def class_method(kind: Class, call: Call) -> Any:
+    """Return the result of a method of a class of the script's, which is not followed.
+
+    A class of its own that loads weights is one of the library's with other layers: what is known of it is counted.
+    """
+    call.doubt(f"{kind.name}.{call.name}(...) is not followed.")
+    names = (kind.name, *(path.rpartition(".")[2] for path in kind.library_bases()))
+    is_model = any(name.endswith("PreTrainedModel") or is_model_class(name) for name in names[1:])
+    owner = next((name for name in names if is_model and is_model_class(name)), None)
+    if call.name != "from_pretrained" or owner is None:
+        return UNKNOWN
+    model = call_library(msgspec.structs.replace(call, path=f"{owner}.{call.name}", receiver=None))
+    if isinstance(model, Model):
+        model.changed_unseen = True
+    return model
 
 
 def own_method(instance: Instance, call: Call) -> Any:

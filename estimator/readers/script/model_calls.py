@@ -190,6 +190,7 @@ def _from_pretrained(call: Call) -> Any:
         elif model.source is not None:
             model.config = ModelConfig(call, kind=None, source=model.source)
             model.config.take_keywords(call, f"{owner}.{call.name}")
+            model.settings = dict(model.config.settings)
         elif not call.notes.trains:  # what is loaded afterwards is not trained
             call.doubt(f"which model {owner} loads is only known when the script runs.", key="model.id")
     _read_loading(model, call)

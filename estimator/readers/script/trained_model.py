@@ -26,6 +26,8 @@ _BATCHES = library("transformers").aliases["batch"][1:]
 _DTYPES = ("dtype", "torch_dtype")
 PLAIN_TRAINERS = frozenset({"Trainer", "Seq2SeqTrainer"})
 """transformers' own."""
+_EARLY = ("activation_checkpointing",)
+"""Settings of a config that a model takes when it is made, and no more later."""
 _OF_LOADING = {"load_in_4bit", "load_in_8bit", "attn_implementation"}
 
 
@@ -119,7 +121,8 @@ def read_model(model: Model, notes: Notes, *, certain: bool) -> set[str]:
     source = model.source or (config.source if config is not None else None)
     if source is not None:
         notes.written["model_name_or_path"] = source
-    settings = {**(config.settings if config is not None else {}), **model.settings}
+    later = {name: each for name, each in (config.settings if config is not None else {}).items() if name not in _EARLY}
+    settings = {**later, **model.settings}
     task = {"task": model.task} if model.task is not None else {}
     notes.written = {**settings, **task, **notes.written}
     notes.assigned.update(task)  # whatever a flag of that name is: mrpc, of GLUE's

@@ -155,8 +155,8 @@ class Class(Thing):
         self.members[name] = value
 
     def method(self, call: "Call") -> Any:
-        """Note a method of its own, or one that it has from a library: ``from_pretrained``."""
-        return call.doubt(f"{self.name}.{call.name}(...) is not followed.")
+        """Return the result of a method of its own, or of one that it has from a library: ``from_pretrained``."""
+        return call.run.class_method(self, call)
 
 
 class Module(Thing):

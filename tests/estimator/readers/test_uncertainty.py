@@ -481,3 +481,35 @@ def test_data_parallel_leaves_the_weights_certain(tmp_path: Path, visible: str |
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     job = read_launch(["python", "t.py", "--max_length", "64"], environ=environ, cwd=tmp_path).job()
     assert (job.unsure.logits == "either", job.unsure.weights) == (splits, "no")
+
+
+@pytest.mark.parametrize(
+    ("early", "arguments", "late", "checkpointing"),
+    [
+        ("config.gradient_checkpointing = True\n", "config=config", "", "full"),
+        ("", "gradient_checkpointing=True", "", "full"),
+        ("", "config=config", "model.config.gradient_checkpointing = True\n", None),
+    ],
+)
+def test_a_model_checkpoints_as_its_config_says_when_it_is_made(
+    tmp_path: Path, early: str, arguments: str, late: str, checkpointing: str | None
+) -> None:
+    (tmp_path / "t.py").write_text(
+        "from transformers import *\nconfig = AutoConfig.from_pretrained('bert-base-uncased')\n"
+        f"{early}model = AutoModelForSequenceClassification.from_pretrained('bert-base-uncased', {arguments})\n"
+        f"{late}Trainer(model=model, args=TrainingArguments('o')).train()\n"
+    )
+    reading = read_launch(["python", "t.py", "--max_length", "64"], environ={}, cwd=tmp_path)
+    assert reading.job().training.activation_checkpointing == (checkpointing or "none")
+
+
+def test_what_is_known_of_an_own_class_of_a_model_is_counted_with_a_doubt(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(
+        "from transformers import *\n"
+        "class OwnForSequenceClassification(RobertaPreTrainedModel):\n    pass\n"
+        "model = OwnForSequenceClassification.from_pretrained('roberta-base')\n"
+        "Trainer(model=model, args=TrainingArguments('o')).train()\n"
+    )
+    job = read_launch(["python", "t.py", "--max_length", "64"], environ={}, cwd=tmp_path).job()
+    assert (job.model.id, job.model.task) == ("roberta-base", "sequence-classification")
+    assert job.unsure.weights == "either"
