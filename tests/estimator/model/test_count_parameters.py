@@ -96,7 +96,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert untied": ("bert", {**COMMON, "tie_word_embeddings": False}),
     "distilbert untied": ("distilbert", {**DISTILBERT, "tie_word_embeddings": False}),
 }
-WITHOUT_RULE = {"albert", "bart", "deberta-v2", "m2m_100", "mamba", "mbart", "pegasus"}
+WITHOUT_RULE = {"albert", "bart", "deberta-v2", "longformer", "m2m_100", "mamba", "mbart", "pegasus"}
 """Families with models known by name of which only a rehearsal tells anything."""
 SPARSE = {key: COMMON[key] for key in COMMON if key not in ("num_key_value_heads", "max_position_embeddings")}
 
