@@ -112,6 +112,7 @@ def add_lengths(tree: ast.Module, reader: Reader) -> set[str]:
     read_idly: set[str] = {name for node in idle for each in ast.walk(node) for name in _reads(each)} & ours - read
     _add_joined_cuts(tree, reader)
     _add_unfollowed_cut(tree, reader, read_idly, inside)
+    _add_cut_of_targets(tree, reader)
     given = (notes.written, notes.hints, options.declared, *(each.values for each in notes.arguments))
     has_other = any(name in LENGTH_ARGUMENTS and name not in read_idly for table in given for name in table)
     for name in sorted(ours - read - {*_LENGTHS_OF_TRL}):
@@ -190,6 +191,26 @@ def _add_unfollowed_cut(tree: ast.Module, reader: Reader, idle: set[str], inside
         where = f"{reader.location(cuts[0][0])}: {short_text(cuts[0][0])}"
         notes.hints["max_length"] = Setting(value=size, origin=where)
         notes.doubt(f"{where} is taken for what cuts sequences.", key="training.sequence_length")
+
+
+def _add_cut_of_targets(tree: ast.Module, reader: Reader) -> None:
+    """Record to how many tokens targets are cut: ``text_target=``, under ``as_target_tokenizer()``, or as labels."""
+    found: list[tuple[ast.AST, ast.expr | None]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.With) and "as_target_tokenizer" in ast.unparse(node.items[0].context_expr):
+            found += [
+                (each, _cut_of(each)) for part in node.body for each in ast.walk(part) if isinstance(each, ast.Call)
+            ]
+        elif isinstance(node, ast.Call) and any(each.arg == "text_target" for each in node.keywords):
+            found.append((node, _cut_of(node)))
+        elif isinstance(node, ast.Assign) and any("labels" in ast.unparse(each) for each in node.targets):
+            found.append((node, _cut_of(node.value)))
+    cuts = [(node, cut) for node, cut in found if cut is not None]
+    sizes = {getattr(cut, "value", reader.module.names.get(getattr(cut, "id", ""))) for _, cut in cuts}
+    size = sizes.pop() if len(sizes) == 1 else None
+    if type(size) is int:
+        where = f"{reader.location(cuts[0][0])}: {short_text(cuts[0][0])}"
+        reader.notes.hints.setdefault(_TARGETS[0], Setting(value=size, origin=where))
 
 
 def _most_of_tokenizers(tree: ast.Module) -> Any:

@@ -334,13 +334,23 @@ def test_defaults_that_depend_on_a_version_that_is_not_known(tmp_path: Path) -> 
     assert unknown.device_bytes == new.device_bytes < old.device_bytes <= unknown.high_bytes
 
 
-def test_targets_are_as_long_as_a_name_of_the_script_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "cut",
+    [
+        "    found['labels'] = tokenizer(row['b'], max_length=max_target_length, truncation=True)['input_ids']\n",
+        "    found['labels'] = tokenizer(row['b'], max_length=128, truncation=True)['input_ids']\n",
+        "    more = tokenizer(text_target=row['b'], max_length=128, truncation=True)\n",
+        "    with tokenizer.as_target_tokenizer():\n        more = tokenizer(row['b'], max_length=128)\n",
+    ],
+)
+def test_targets_are_as_long_as_the_script_cuts_them(tmp_path: Path, cut: str) -> None:
     (tmp_path / "t.py").write_text(
-        "from transformers import *\nmax_input_length = 512\nmax_target_length = 128\n"
+        "from transformers import *\nmax_input_length = 512\n"
+        f"{'max_target_length = 128' if 'max_target' in cut else ''}\n"
         "tokenizer = AutoTokenizer.from_pretrained('t5-small')\n"
         "def encode(row):\n"
         "    found = tokenizer(row['a'], max_length=max_input_length, truncation=True)\n"
-        "    found['labels'] = tokenizer(row['b'], max_length=max_target_length, truncation=True)['input_ids']\n"
+        f"{cut}"
         "    return found\n"
         "model = AutoModelForSeq2SeqLM.from_pretrained('t5-small')\n"
         "Seq2SeqTrainer(model, Seq2SeqTrainingArguments('o'), train_dataset=load().map(encode)).train()\n"
@@ -352,7 +362,7 @@ def test_targets_are_as_long_as_a_name_of_the_script_says(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("cut", "targets", "unsure"),
     [("data.max_target_length", 128, "no"), ("64", 128, "either"), ("", None, "either")],
-    ids=["read", "not read", "not stated"],
+    ids=["read", "not read", "not cut"],
 )
 def test_a_decoder_has_the_length_of_its_targets(tmp_path: Path, cut: str, targets: int | None, unsure: str) -> None:
     option = "    max_target_length: int = 128\n" if cut else ""
@@ -363,7 +373,7 @@ def test_a_decoder_has_the_length_of_its_targets(tmp_path: Path, cut: str, targe
         "model = AutoModelForSeq2SeqLM.from_pretrained('t5-small')\n"
         "tokenizer = AutoTokenizer.from_pretrained('t5-small')\n"
         "rows = load().map(lambda row: tokenizer(row['a'], max_length=data.max_source_length, truncation=True))\n"
-        f"labels = load().map(lambda row: tokenizer(text_target=row['b'], max_length={cut or 64}, truncation=True))\n"
+        f"labels = load().map(lambda row: tokenizer(text_target=row['b']{cut and f', max_length={cut}'}))\n"
         "Seq2SeqTrainer(model=model, args=args, train_dataset=rows).train()\n"
     )
     line = "python t.py --output_dir o --per_device_train_batch_size 2"
