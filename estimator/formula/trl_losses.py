@@ -25,7 +25,8 @@ def log_probabilities(job: ResolvedJob, *, logits: int) -> LossBytes:
     ``logsumexp`` keeps the fp32 logits; backward makes a gradient of each row, their stack, the gathered logits' and
     the sum. Under DeepSpeed, for which accelerate casts no outputs, logits stay in 16 bits, and log-softmax is taken
     row by row: it is kept, and runs backward into their gradient. Before 0.15 a whole log-softmax was gathered from,
-    and the logits stayed for the metrics (dpo_trainer.py, ``get_batch_logps``), while the reference's were made too.
+    and the logits stayed for the metrics (dpo_trainer.py, ``get_batch_logps``), while the reference's were made too;
+    GRPO took log-softmax row by row even then (grpo_trainer.py of 0.14, ``get_per_token_logps``).
 
     Args:
         job: the job.
@@ -33,12 +34,14 @@ def log_probabilities(job: ResolvedJob, *, logits: int) -> LossBytes:
     """
     c = job.widths.compute
     passing: float = c + _WIDE
-    if job.versions.gathers_log_softmax:
+    if job.versions.gathers_log_softmax and job.rollout is None:
         forward, kept, backward = 2 * _WIDE, 2 * _WIDE, 3 * _WIDE
         passing = forward
     elif c < _WIDE and job.deepspeed:
         forward, kept, backward = 2 * c, c, 2 * c
         passing = c + c / job.training.micro_batch  # the reference's log-softmax goes row by row
+    elif job.versions.gathers_log_softmax:
+        forward, kept, backward = 2 * _WIDE, _WIDE, 2 * _WIDE
     else:
         forward, kept, backward = c + _WIDE, _WIDE, 4 * _WIDE
     reference = kept + passing if job.training.reference_pass else 0

@@ -221,7 +221,9 @@ def _job_line(budget: Budget) -> str:
     pairs = f" x {training.sequences_per_example}" if training.sequences_per_example > 1 else ""
     batch = f"{training.micro_batch}{pairs}"
     most = "up to " if job.is_served else ""
-    parts = [tuning, precision_word(job), f"{most}{batch} x {training.sequence_length} tokens"]
+    to_targets = job.model.task == "seq2seq-lm" and training.loss_length is not None
+    targets = f" (targets {training.loss_length})" if to_targets else ""
+    parts = [tuning, precision_word(job), f"{most}{batch} x {training.sequence_length} tokens{targets}"]
     if training.mode == "train":
         parts.append(training.optimizer)
     if training.activation_checkpointing != "none":
