@@ -189,7 +189,7 @@ _EXAMPLE_VALUES = {
     "model.id": "meta-llama/Llama-3.1-8B",
     "training.micro_batch": "1",
     "training.sequence_length": "2048",
-    "training.sequences_per_example": "1",
+    "training.sequences_per_example": "4",
     "lora.targets": "all-linear",
     "parallel.strategy": "zero3",
     "parallel.data_shard": "8",

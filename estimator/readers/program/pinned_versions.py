@@ -61,11 +61,14 @@ class Pin(Struct, frozen=True):
 def pinned_versions(folders: Iterable[Path], notebook: Path | None = None) -> dict[str, Pin]:
     """Return the version of each library that a repository pins, or a notebook installs.
 
+    Of two lists in one folder, one names a version and the other a bound that it breaks: the version is what was used.
+
     Args:
         folders: where the lists of requirements may lie, the nearest first.
         notebook: whose cells may install libraries.
     """
     found: dict[str, Pin] = {}
+    places: dict[str, Path] = {}
     lists = [folder / name for folder in dict.fromkeys(folders) for name in _FILES]
     for path in lists if notebook is None else [notebook, *lists]:
         try:
@@ -76,8 +79,11 @@ def pinned_versions(folders: Iterable[Path], notebook: Path | None = None) -> di
         for match in _PIN.finditer(_OPTIONAL.sub("", text)):
             library = match["name"].lower().replace("_", "-")
             version = _below(match["version"]) if match["sign"] == "<" else match["version"]
-            if library in (*Software.__struct_fields__, "accelerate") and version:
-                found.setdefault(library, Pin(version, match["sign"] in ("==", "~="), path.name))
+            if library not in (*Software.__struct_fields__, "accelerate") or not version:
+                continue
+            pin, known = Pin(version, match["sign"] in ("==", "~="), path.name), found.get(library)
+            if known is None or (pin.is_exact and not known.is_exact and places[library] == path.parent):
+                found[library], places[library] = pin, path.parent
     return found
 
 

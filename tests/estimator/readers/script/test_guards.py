@@ -168,6 +168,12 @@ def test_versions_that_the_repository_pins_count(tmp_path: Path, file: str, line
     assert ("Python of the launch line has 5.1.0" in " ".join(beside.warnings)) == (version is not None)
 
 
+def test_a_version_counts_rather_than_a_bound_of_another_list_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("transformers>=4.32.0,<4.38.0\n")
+    (tmp_path / "environment.yml").write_text("dependencies:\n  - pip:\n    - transformers==4.52.4\n")
+    assert read(tmp_path, HEAD + LOAD + TRAIN).value("software.transformers") == "4.52.4"
+
+
 @pytest.mark.parametrize(
     ("line", "installed", "counted"),
     [
