@@ -178,7 +178,7 @@ def tool_of_line(argv: Sequence[str]) -> str | None:
 
 
 def _with_started_tool(program: Program) -> tuple[Program, Mapping[str, AssumedVersion]]:
-    """Return the program as the tool's own command line, where its script only starts a tool, and assumed versions."""
+    """Return the command line of the tool that the script only starts, else the program; and assumed versions."""
     started = find_started_tool(program.launch, program.filesystem)
     if started is None:
         return program, {}

@@ -20,7 +20,8 @@ Readings = Sequence[tuple[float, int | None]]
 """(Unix seconds, bytes or None), oldest first."""
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
-_STEPS = 8
+STEPS = len(EIGHTHS) - 1
+"""Heights that a cell can show above none."""
 GPU_TOTAL = "═"
 MAX_GPU_TO_PEAK = 2.0
 """A GPU larger than this multiple of the job's peak is not drawn: the job would be a thin line at the bottom."""
@@ -190,14 +191,14 @@ def cell_parts(edges: Sequence[tuple[Layer, int]], y: int) -> list[tuple[Layer |
         edges: the layers from the bottom, each with its upper edge in eighths of a row.
         y: the row, counted from the bottom.
     """
-    floor, below = y * _STEPS, 0
+    floor, below = y * STEPS, 0
     parts: list[tuple[Layer | None, int]] = []
     for layer, edge in edges:
-        low, high = max(below, floor), min(edge, floor + _STEPS)
+        low, high = max(below, floor), min(edge, floor + STEPS)
         if high > low:
             parts.append((layer, high - low))
         below = edge
-    empty = _STEPS - sum(size for _, size in parts)
+    empty = STEPS - sum(size for _, size in parts)
     return [*parts, (None, empty)] if empty else parts
 
 

@@ -17,6 +17,7 @@ from .memory_graph import (
     EIGHTHS,
     MAX_GPU_TO_PEAK,
     STACK_ORDER,
+    STEPS,
     Readings,
     TimelineMark,
     TimeMark,
@@ -66,9 +67,6 @@ class RunGraphData(msgspec.Struct, frozen=True, kw_only=True):
     """Colour of the curve."""
 
 
-_STEPS = 8
-
-
 def run_graph_rows(
     data: RunGraphData, *, width: int, height: int, ground: str = "#000000", patterns: bool = False
 ) -> list[list[Cell]]:
@@ -84,14 +82,14 @@ def run_graph_rows(
     if width <= 0 or height <= 0 or data.top_bytes <= 0:
         return []
     sizes = column_sizes(data.history, width, data.span_seconds, data.now)
-    levels = [level_of(size, height * _STEPS, data.top_bytes) for size in sizes]
+    levels = [level_of(size, height * STEPS, data.top_bytes) for size in sizes]
     bands = _bands(data, height, ground=ground, patterns=patterns)
     lines = {row_of(line.size_bytes, height, data.top_bytes): line for line in data.lines}
     marks = {mark.column: mark.colour or colour_of("neutral") for mark in _marks(data, width) if mark.column}
     calm, rows = data.colour or colour_of("no_budget"), []
     for y in range(height - 1, -1, -1):
         curve = colour_of("bad") if _is_beyond(data, y, height) else calm
-        row = [_cell(level - y * _STEPS, bands[y], curve, mark=marks.get(x)) for x, level in enumerate(levels)]
+        row = [_cell(level - y * STEPS, bands[y], curve, mark=marks.get(x)) for x, level in enumerate(levels)]
         rows.append(_with_line(row, levels, y, bands[y], lines.get(y)))
     _write_labels(rows, levels, data)
     return rows
@@ -116,7 +114,7 @@ def _write_labels(rows: list[list[Cell]], levels: Sequence[int], data: RunGraphD
         y = min(free, key=lambda each: abs(2 * each + 1 - low - high))
         row = rows[height - 1 - y]
         for label in (f" {label} " for label in layer.labels):
-            flat = [not 0 < level - y * _STEPS < _STEPS + _CURVE_EIGHTHS for level in levels]  # the curve is elsewhere
+            flat = [not 0 < level - y * STEPS < STEPS + _CURVE_EIGHTHS for level in levels]  # the curve is elsewhere
             starts = (at for at in (0, width - len(label)) if 0 <= at <= width - len(label))
             start = next((at for at in starts if all(flat[at : at + len(label)])), None)
             if start is not None:
@@ -183,9 +181,9 @@ _FULL = "█"
 
 def _cell(reach: int, band: _Band, curve: str, *, mark: str | None) -> Cell:
     """Return the cell of a column whose curve is ``reach`` eighths above the bottom of this row."""
-    if 0 < reach < _STEPS:
+    if 0 < reach < STEPS:
         return Cell(EIGHTHS[reach], curve, band.ground)
-    if _STEPS <= reach < _STEPS + _CURVE_EIGHTHS:
+    if STEPS <= reach < STEPS + _CURVE_EIGHTHS:
         return Cell(_FULL, curve)
     if reach > 0:
         return band.held
@@ -196,8 +194,8 @@ def _with_line(row: list[Cell], levels: Sequence[int], y: int, band: _Band, line
     if line is None:
         return row
     for x, level in enumerate(levels):
-        reach = level - y * _STEPS
-        crest = 0 < reach < _STEPS + _CURVE_EIGHTHS
+        reach = level - y * STEPS
+        crest = 0 < reach < STEPS + _CURVE_EIGHTHS
         if not crest:
             ground = band.held.ground or band.held.colour if reach > 0 else band.ground
             row[x] = Cell(line.char, line.colour or (ground and ink_on(ground)), ground)
@@ -214,10 +212,10 @@ def _bands(data: RunGraphData, height: int, *, ground: str, patterns: bool) -> l
     curves = [colour_of("bad") if _is_beyond(data, y, height) else calm for y in range(height)]
     if data.layers is None:
         return [_Band(Cell(_FULL, curve), Cell(" "), None) for curve in curves]
-    unit = data.top_bytes / (height * _STEPS)
+    unit = data.top_bytes / (height * STEPS)
     layers = _stack(data)
     ends = accumulate(layer.size_bytes for layer in layers)
-    numbers = accumulate(layer.size_bytes >= unit * _STEPS / 2 for layer in layers)  # thin ones share a pattern
+    numbers = accumulate(layer.size_bytes >= unit * STEPS / 2 for layer in layers)  # thin ones share a pattern
     edges = [((at, layer.colour), round(end / unit)) for at, end, layer in zip(numbers, ends, layers, strict=True)]
     return [
         _band(cell_parts(edges, y), blend(curve, ground, _HELD_SHARE), ground, patterns=patterns)

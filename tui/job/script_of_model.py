@@ -139,7 +139,7 @@ _NAMED_PACKAGES = {
     "_8bit": "bitsandbytes",
     '"paged_': "bitsandbytes",
 }
-"""Packages that a setting needs which the script has, beside those that it imports."""
+"""Packages that a script needs without importing them, by the setting that needs each."""
 
 
 def _require_packages(script: str, label: str, python: Path) -> None:

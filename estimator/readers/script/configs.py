@@ -18,7 +18,7 @@ _ADDS_PARTS = re.compile(r"lora|adapter|prefix|pre_?seq|prompt|quant|experts|com
 """In the names of config fields by which a model's own code adds or changes parts."""
 _OF_THE_WEIGHTS = ("attn_implementation", "dtype", "torch_dtype")
 """Fields that ``from_pretrained`` takes too."""
-CHECKPOINTS = "gradient_checkpointing"
+_CHECKPOINTS = "gradient_checkpointing"
 """Field of which a model takes note when it is made (``_backward_compatibility_gradient_checkpointing``)."""
 LENGTH_ARGUMENTS = scripts().aliases["argument"]["length"]
 NAME_ARGUMENTS = ("pretrained_model_name_or_path", "model_name")
@@ -74,7 +74,7 @@ class ModelConfig(Thing):
         value, name = setting.value, name.lstrip("_")
         if name in _OF_THE_WEIGHTS:
             self.settings |= {name: setting} if value is not None else {}
-        elif name == CHECKPOINTS:
+        elif name == _CHECKPOINTS:
             self.settings["activation_checkpointing"] = setting
         elif value is UNKNOWN:
             if name in _SHAPE_FIELDS - {"num_labels"}:

@@ -227,7 +227,7 @@ _OWN_STATE = {*_TRAINER_ORDER, "optimizer", "lr_scheduler", "accelerator", "ref_
 
 
 def _passes_on(constructor: ast.FunctionDef) -> bool:
-    """Return True if a trainer's constructor gives the library's what it is given, and else keeps plain values."""
+    """Return True if a trainer's constructor only passes its arguments to the library's and stores plain values."""
     for statement in constructor.body:
         value = getattr(statement, "value", None)
         if isinstance(statement, ast.Expr) and isinstance(value, ast.Constant):

@@ -165,7 +165,7 @@ def _add_joined_cuts(tree: ast.Module, reader: Reader) -> None:
 
 
 def _add_unfollowed_cut(tree: ast.Module, reader: Reader, idle: set[str], inside: set[int]) -> None:
-    """Take the one length to which tokenizers are told to cut where nothing that was followed states a length.
+    """Take the length to which the script tells its tokenizers to cut, if it is one and nothing else states a length.
 
     Args:
         tree: the script.

@@ -50,7 +50,7 @@ _CALLS_OF_LOSSES = re.compile(
     r"\w+(\.\w+)*\.(view|reshape|pop|get|contiguous|to|float|long|mean|sum|size|squeeze|keys|log_softmax|argmax|type_as|item)|"
     r"isinstance|len|int|float|hasattr|print"
 )
-"""What a loss over a model's outputs calls besides the model."""
+"""Calls, besides that of the model, which a loss over the model's outputs may make."""
 _OWN_PARTS = {"compute_loss_func": "training.loss", "optimizer_cls_and_kwargs": "training.optimizer"}
 """Arguments of trainers that are the script's own code, and the job keys that they decide."""
 _REPLACED = (*_LOSS_METHODS, "training_step", "create_optimizer", "get_train_dataloader", "_train_batch_size")

@@ -17,7 +17,7 @@ _KEY = re.compile(r"^(?P<place>[^:\s]+\.(?:ya?ml|json|toml)): (?P<setting>[\w.-]
 _MAKES_ARGUMENTS = re.compile(
     r"(?:^|\()(?P<place>\S+ line \d+): [\w.]*(?:TrainingArguments|(?!Lora|Peft|BitsAnd|Model)[A-Z]\w*Config)\("
 )
-"""Origin of an argument of a call that makes a trainer's arguments, or of an option that is one."""
+"""Origin of a training argument: of one in the call that makes them, or of an option that sets one."""
 _BOUND = ", the longest a batch can be"
 
 

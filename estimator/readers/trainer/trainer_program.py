@@ -107,7 +107,7 @@ def _doubt_own_loop(loop: Setting, findings: FindingCollector) -> None:
 
 
 def _bound_length(config: Mapping[str, Any], findings: FindingCollector) -> None:
-    """Count at most as many tokens as the model takes, unless a length is written; those too where none is known."""
+    """Bound the sequence length by the model's maximum, which is also taken where no length is known."""
     if config.get("model_type") not in _WITH_POSITIONS:
         return
     from ...model.read_architecture import max_positions  # here: few running programs need it

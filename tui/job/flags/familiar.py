@@ -78,4 +78,4 @@ FAMILIAR_FLAGS = _FILE.flag
 IGNORED_SWITCHES = _FILE.ignored_switches
 """Ignored flags that may stand without a value."""
 IGNORED_FLAGS = (*_FILE.ignored, *IGNORED_SWITCHES)
-"""All ignored flags; a value follows each that is no switch."""
+"""All ignored flags; each takes a value, except the switches."""

@@ -67,7 +67,7 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         """The user has folded or unfolded a row, or changed the view: the table has more or fewer rows."""
 
     class DemandChanged(Message):
-        """It may show other figures than before that are read on demand."""
+        """The table may now need other figures, of those that are read only on demand."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)

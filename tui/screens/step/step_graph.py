@@ -12,7 +12,7 @@ from vramtop.estimator.budget import Budget, ComponentName, Components, PhaseMar
 from vramtop.estimator.common.sizes import format_gib
 
 from ...draw.bars import Cell
-from ...draw.memory_graph import EIGHTHS, GPU_TOTAL, MAX_GPU_TO_PEAK, STACK_ORDER, cell_parts, split_cell
+from ...draw.memory_graph import EIGHTHS, GPU_TOTAL, MAX_GPU_TO_PEAK, STACK_ORDER, STEPS, cell_parts, split_cell
 from ...draw.palette import COMPONENTS, Mark, colour_of, component_mark, ink_on
 from ...widgets.cell_rows import AxesGraph
 from ..base import is_ascii_only
@@ -68,9 +68,6 @@ def step_top_bytes(budget: Budget, gpu_bytes: int | None) -> int:
     return round(need * HEADROOM)
 
 
-_STEPS = 8
-
-
 def step_rows(
     step: StepMemory,
     *,
@@ -97,7 +94,7 @@ def step_rows(
     """
     if width <= 0 or height <= 0:
         return []
-    unit = top / (height * _STEPS)
+    unit = top / (height * STEPS)
     moments = list(_columns(step, width))
     totals = (accumulate(getattr(step.levels[moment], name) for name in STACK_ORDER) for moment in moments)
     edges = [  # the upper edge of each component, from the bottom, in eighths of a row
@@ -117,7 +114,7 @@ def step_rows(
         taken = [(_row(round(step.device_bytes[moment] / unit) - 1, height), x) for x, moment in enumerate(moments)]
     for y, x in taken:
         cell = rows[y][x]
-        half_full = cell.char in EIGHTHS and EIGHTHS.index(cell.char) >= _STEPS // 2
+        half_full = cell.char in EIGHTHS and EIGHTHS.index(cell.char) >= STEPS // 2
         ground = cell.ground or (cell.colour if half_full else None)  # it keeps its colour behind the line
         rows[y][x] = Cell(RESERVED, ground and ink_on(ground), ground)
     if gpu_bytes is not None and gpu_bytes <= top:
@@ -134,7 +131,7 @@ def step_rows(
 
 def _row(eighth: int, height: int) -> int:
     """Return the row, from the top, of a line that is this many eighths of a row above the bottom."""
-    return height - 1 - min(height - 1, max(0, eighth) // _STEPS)
+    return height - 1 - min(height - 1, max(0, eighth) // STEPS)
 
 
 def _labels(step: StepMemory, marks: Mapping[ComponentName, Mark], *, coloured: bool) -> dict[ComponentName, AreaLabel]:
