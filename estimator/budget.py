@@ -12,11 +12,11 @@ import msgspec
 from .common.errors import InputError
 from .common.fields_of import FieldsOf
 from .common.sizes import format_gib
-from .host_need import HostNeed  # noqa: TC001 - schemas look types up at run time
+from .host_need import HostNeed
 from .job.effective_batch import EffectiveBatchJson, effective_batch
 from .job.job import Job
 from .job.job_file.changes import job_from_mapping, job_to_mapping
-from .serving_need import ServingNeed  # noqa: TC001 - schemas look types up at run time
+from .serving_need import ServingNeed
 
 
 @dataclass(frozen=True, slots=True)

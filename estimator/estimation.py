@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from .budget import Budget
 from .common.allocator_variables import VARIABLES, allocator_settings
@@ -16,6 +16,7 @@ from .common.records import replace
 from .common.reserved_memory import estimates_only_figures, how_reserved_memory_is_found
 from .formula.assumptions import card_warnings
 from .formula.host_memory import host_need
+from .formula.other_models import HeldModel
 from .formula.unstated.unstated_settings import UnstatedSettings, find_unstated, with_unstated_settings
 from .job.gpu_catalogue import Gpu, find_gpu
 from .job.job import REHEARSED, Job
@@ -32,9 +33,6 @@ from .model.read_architecture import read_architecture
 from .model.trained_parameters import near_names
 from .uncertain_settings import widen_for_uncertainty
 from .worker.memory.allocator_settings import AllocatorSettings
-
-if TYPE_CHECKING:
-    from .formula.other_models import HeldModel
 
 UNTRACED = "The step was not traced: "
 """Before the reason, in the assumptions of a budget whose step was to be traced."""

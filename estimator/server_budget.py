@@ -1,19 +1,12 @@
 """The budget of a server on a GPU: the share that it was told to take, and what it fills that with."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from .budget import Budget, Components, Peak, Phase
 from .common.sizes import MIB, format_gib
+from .serving_need import ServingNeed
 from .uncertain_settings import widen_for_uncertainty
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from .serving_need import ServingNeed
-
 
 _KNOWN_VERSIONS = {"vLLM": "0.6 to 0.33", "SGLang": "0.4 to 0.5"}
 _SLACK_BYTES = 512 * MIB

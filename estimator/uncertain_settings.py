@@ -1,21 +1,14 @@
 """Wider ranges for what a job leaves open: settings without a rule, and GPUs over which batches are split."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
 
-from .budget import Peak
+from .budget import Budget, Peak, Phase
 from .common.records import replace
 from .common.sizes import size_text
 from .formula.process_memory import communicator_bytes
 from .job.resolved_job import resolve_job
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .budget import Budget, Phase
 
 _ERRORS = {"less": "missing", "more": "twice as large", "either": "missing or twice as large"}
 _UNPACKED = {

@@ -2,17 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..job.job import Job
 from ..job.job_file.changes import job_to_mapping
 from ..readers.arguments.table import Written
+from ..readers.source.evidence import Finding, JobReading
 from ..readers.source.written_places import COMMAND_LINE, is_in_script, place_of_arguments, written_place
 from ..readers.tools.tool_registry import table_of_tool
-
-if TYPE_CHECKING:
-    from ..readers.source.evidence import Finding, JobReading
-
 
 _SAME_IN_EVERY_TOOL = (
     "training.micro_batch",

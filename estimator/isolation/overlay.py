@@ -9,12 +9,11 @@ system below an overlay.
 
 import os
 import stat
+from collections.abc import Callable
 
 from .kernel import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, change_root, make_read_only, mount
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _KERNEL = ("/dev", "/proc", "/sys")

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -14,9 +14,7 @@ from ..job.rules.library_defaults import AUTO
 from ..job.rules.strategies import DTYPE_NAMES, STRATEGIES
 from ..job.settings import Inference
 from ..job.settled import settled
-
-if TYPE_CHECKING:
-    from .find_config import ResolvedModel
+from .find_config import ResolvedModel
 
 StoredFormat = Literal["nf4", "nf4-double", "int8", "int4", "fp8", "mxfp4"]
 """``int4``: GPTQ, AWQ and their like."""

@@ -135,10 +135,13 @@ def read_launch(
         assumed = {library: version for library, version in assumed.items() if library not in stated}
         started = _with_assumed(replace(started, versions=pinned), assumed)
     program = started
-    _read_software(program)
     if program.pid is None:
         program.findings.devices = choice_of_line(launch.wrappers, launch.launchers, accelerate_layers(program, {}))
-    reading = _read_own_script(program) if tool is None else tool.read(program)
+    if tool is None:
+        reading = _read_own_script(program)
+    else:
+        _read_software(program)
+        reading = tool.read(program)
     older = {f"software.{library}": version for library, version in program.findings.older_versions.items()}
     if pid is not None or not older:
         return reading
@@ -295,6 +298,7 @@ def _read_own_script(program: Program) -> JobReading:
     if assumed := assumed_versions(script.old_calls, program.versions, program.beside_python, uses_trl=uses_trl):
         program = _with_assumed(program, assumed)
         script = read()
+    _read_software(program)
     if script.framework is not None and program.pid is None:
         name = program.launch.program_name
         raise InputError(f"{name} trains with {script.framework}; vramtop predicts and rehearses programs of torch")

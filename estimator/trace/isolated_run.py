@@ -11,8 +11,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import msgspec
 
@@ -25,9 +26,6 @@ from ..isolation.processes import descendants
 from ..isolation.protocol import REPORT, SHARED
 from ..isolation.removal import remove
 from .worker_pool import resident_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 KEEPER = Path(__file__).parents[1] / "isolation" / "__main__.py"
 _PYTHON = sys.executable

@@ -1,18 +1,13 @@
 """Finds the program behind ``nohup``, ``uv run``, ``conda run``, ``srun`` and others, and what they give its rank 0."""
 
-from __future__ import annotations
-
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
 
 from ..common.errors import InputError
 from ..readers.program.launch import LaunchParser
 from ..readers.source.flags import parse_flags
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _PROJECTS = ("uv", "poetry", "pdm", "rye")
 """Tools whose ``run`` takes the Python of the project's own environment."""

@@ -3,13 +3,11 @@
 What the user types or agrees to is their will; the files that it names may be another user's.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,12 +15,8 @@ from ..common.errors import NOT_REHEARSED, InputError
 from ..common.paths import is_file
 from ..common.records import replace
 from ..common.trust import Writers, own_writers, user_name, writers_of_program
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ..job.gpu_catalogue import Gpu
-    from ..job.settings import Program
+from ..job.gpu_catalogue import Gpu
+from ..job.settings import Program
 
 
 class WhatRuns(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,19 +1,14 @@
 """Words of a command that starts Python: the interpreter, the program and what it is given."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..common.errors import InputError
 from ..common.paths import is_file
 from ..common.trust import find_program, why_not_found
 from ..readers.program.launch import LaunchParser
 from .launch_wrappers import without_wrappers
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 NOTEBOOK = ".ipynb"
 """End of the name of a notebook."""

@@ -4,15 +4,14 @@ The program runs in its own interpreter (``estimator/worker/rehearsal``): host t
 only. It ends after a few optimizer steps; what it writes is thrown away.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from signal import Signals
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -28,14 +27,15 @@ from ..formula.doubts import Doubts, StepDoubt
 from ..formula.process_memory import communicator_bytes
 from ..formula.ranges import WorkspaceDoubt
 from ..isolation.protocol import VARIABLE
-from ..job.gpu_catalogue import find_gpu
+from ..job.gpu_catalogue import Gpu, find_gpu
+from ..job.job import Job
 from ..job.resolved_job import resolve_job
 from ..job.settings import Program
 from ..readers.notebook import papermill_parameters
 from ..readers.program.pinned_versions import pinned_versions, repository_folders
 from ..readers.source.notebooks import UNKNOWN_VALUE, read_notebook
 from . import kept_rehearsals
-from .isolated_run import IsolatedRun
+from .isolated_run import IsolatedRun, Report
 from .kept_rehearsals import ConvolutionFacts, KeptRehearsal, RehearsalAnswer
 from .launch_wrappers import without_wrappers
 from .own_program import not_rehearsed, require_own
@@ -43,13 +43,6 @@ from .python_command import NOTEBOOK, python_command
 from .stand_in_models import cache_with, is_folder, stand_in_for
 from .traced_budget import Overhead, highest_of, overhead_of, peak_of, phases_of, timeline_of
 from .worker_process import WORKER_PROGRAM
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from ..job.gpu_catalogue import Gpu
-    from ..job.job import Job
-    from .isolated_run import Report
 
 _UNEQUAL_SHARES = 0.1
 """Share of a step's memory by which unequal routing may raise the peak: all experts together hold a known number of

@@ -5,21 +5,17 @@ sizes that are usual for their class. The folder of a stand-in is one of hugging
 reads.
 """
 
-from __future__ import annotations
-
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from ..model.find_config import PIPELINE, BuiltInModel, find_built_in, hub_cache
 from ..program.diffusion_models import DiffusionModel, diffusion_families, find_diffusion_model
 from ..program.named_models import NamedModel, find_named_model
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
 
 _TOKENS = {
     "pad_token": "<pad>",

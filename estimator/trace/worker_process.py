@@ -4,6 +4,7 @@ import atexit
 import os
 import selectors
 import signal
+import subprocess
 import tempfile
 import time
 import weakref
@@ -12,7 +13,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,9 +21,6 @@ from ..common.cancellation import current_token
 from ..common.errors import CannotTellError
 from ..common.process_limit import process_limit_error
 from .start_python import start_python
-
-if TYPE_CHECKING:
-    import subprocess
 
 WORKER_PROGRAM = Path(__file__).parents[1] / "worker" / "__main__.py"
 _STDERR_TAIL_BYTES = 4096

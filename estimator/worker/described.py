@@ -13,16 +13,14 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .repetition.repeated_trace import TracedSteps
 from .repetition.shallow_models import DEPTH_FIELDS
 from .replaced import replaced
 from .request.protocol import RefusedError, die_with_parent
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 STEPS = 2
 """Steps of each optimizer: its states are there from the second on."""

@@ -4,9 +4,7 @@ Sources: torch 2.13 ``torch/distributed/elastic/agent/server/local_elastic_agent
 srun(1) of Slurm, the environments of Open MPI and PMI.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from vramtop.estimator.common.limits import LimitError
 
@@ -14,11 +12,7 @@ from ..fleet.fleet import RankFacts
 from ..host.process_environment import read_environ
 from ..host.process_info import parse_rank
 from ..host.process_stat import is_same_start, start_time_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ..snapshot.snapshot import ProcessKey
+from ..snapshot.snapshot import ProcessKey
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")

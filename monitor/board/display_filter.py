@@ -1,9 +1,7 @@
 """Filters the displayed processes and GPUs by user and GPU; figures of a GPU stay those of all of it."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -11,12 +9,8 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.records import replace
 
 from ..snapshot.mig_devices import MigDevice
+from ..snapshot.snapshot import GpuReading
 from .board import Board, Hidden, ProcessRow
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ..snapshot.snapshot import GpuReading
 
 _RANGE = re.compile(r"(\d{1,4})-(\d{1,4})", re.ASCII)
 _LABEL = re.compile(r"\d{1,4}(:\d{1,4}){0,2}", re.ASCII)

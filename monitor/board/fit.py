@@ -1,24 +1,17 @@
 """Checks whether a job fits: its budget compared with the memory available on the GPUs and on the host."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from vramtop.estimator.budget import Budget, RankPeak
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib, size_text
+from vramtop.estimator.host_need import HostNeed
 
 from ..host.available_ram import host_verdict
+from .capacity import DeviceCapacity
 from .fit_result import MIG_NEEDS_ONE_RANK, FitResult
 from .placement import check_training_fit
 from .serving_fit import check_serving_fit
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from vramtop.estimator.host_need import HostNeed
-
-    from .capacity import DeviceCapacity
 
 
 def check_fit(budget: Budget, devices: Sequence[DeviceCapacity]) -> FitResult:

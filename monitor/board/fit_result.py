@@ -1,25 +1,18 @@
 """Result of a fit check: the verdict for each device and for the whole job, and its JSON."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from vramtop.estimator.common.errors import Verdict  # noqa: TC001 - schemas look types up at run time
+from vramtop.estimator.common.errors import Verdict
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
+from vramtop.estimator.serving_need import ServingNeed
 
+from ..host.available_ram import HostVerdict
 from .capacity import DeviceCapacity, count_devices
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from vramtop.estimator.serving_need import ServingNeed
-
-    from ..host.available_ram import HostVerdict
-
 
 VERDICTS_BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 MAX_LISTED = 1024

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from vramtop.estimator.budget import RankPeak, RankPeaks
-from vramtop.estimator.common.errors import Verdict  # noqa: TC001 - schemas look types up at run time
+from vramtop.estimator.common.errors import Verdict
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 

@@ -1,23 +1,16 @@
 """Fit of a model served by vLLM or SGLang, which take a share of each GPU and do not start unless it is free."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from typing import TYPE_CHECKING
-
-from vramtop.estimator.common.errors import Verdict  # noqa: TC001 - schemas look types up at run time
+from vramtop.estimator.budget import RankPeak, RankPeaks
+from vramtop.estimator.common.errors import Verdict
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.serving_need import ServingNeed
 
 from .capacity import DeviceCapacity, count_devices
 from .fit_result import VERDICTS_BEST_FIRST, DeviceVerdict, FitResult, ServingFit, combinable_devices, too_few_devices
 from .placement import fit_result, in_order
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from vramtop.estimator.budget import RankPeak, RankPeaks
-    from vramtop.estimator.serving_need import ServingNeed
-
 
 _FLAGS = {
     "vLLM": ("--gpu-memory-utilization", "--max-model-len"),

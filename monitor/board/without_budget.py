@@ -1,8 +1,6 @@
 """Processes without a budget: which of them grow, and those that have just ended."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -10,13 +8,9 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import MIB, format_gib
 
 from ..snapshot.memory_history import MemoryHistory, usual_interval
+from ..snapshot.snapshot import HistoryKey, ProcessKey, Snapshot
+from .board import ProcessRow
 from .endings import process_end
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from ..snapshot.snapshot import HistoryKey, ProcessKey, Snapshot
-    from .board import ProcessRow
 
 ENDED_SECONDS = 60.0
 """Time for which a process that has ended is still shown."""

@@ -1,21 +1,15 @@
 """Latest board, and whether it is recent enough to be exported."""
 
-from __future__ import annotations
-
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 
 from ..board.board import Board, stale_after_seconds
+from ..fleet.fleet import RankFacts
 from ..snapshot.faults import NO_DRIVER
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..fleet.fleet import RankFacts
-    from ..snapshot.snapshot import ProcessKey
+from ..snapshot.snapshot import ProcessKey
 
 
 class ReadingState(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,16 +6,12 @@ import functools
 import ipaddress
 import re
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 import msgspec
 
 from vramtop.estimator.common.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 DEFAULT_PORT = 10440
 """Outside 9100 to 9999, which the list of Prometheus's exporters has given away."""

@@ -1,23 +1,17 @@
 """Samples of one moment: of the sampler itself, and of the board if it is recent. An unknown figure has no sample."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from ..board.board import Board, GpuRow, ProcessRow
 from ..board.capacity import unusable_reason
 from ..fleet.fleet import RankFacts
 from ..host.plain_text import displayed_line
 from ..snapshot.mig_devices import MigDevice
+from ..snapshot.snapshot import GpuReading, ProcessKey
 from . import metrics
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ..board.board import Board, GpuRow, ProcessRow
-    from ..snapshot.snapshot import GpuReading, ProcessKey
-    from .latest_board import ReadingState
+from .latest_board import ReadingState
 
 Labels = tuple[str, ...]
 Sample = tuple[metrics.Metric, Labels, float | int | None]

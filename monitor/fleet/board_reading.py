@@ -1,24 +1,17 @@
 """Reading of this host, made from its board."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from vramtop.estimator.common.secrets import displayed
 
+from ..board.board import Board, GpuRow, PendingRow, ProcessRow
 from ..board.capacity import unusable_reason
 from ..host.kinds import kind_label
 from ..host.plain_text import displayed_line
 from ..snapshot.faults import ASLEEP, NOT_LISTED
 from ..snapshot.mig_devices import MigDevice
+from ..snapshot.snapshot import DeviceIndex, GpuReading, ProcessKey
 from .fleet import SAME_NAMES, FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..board.board import Board, GpuRow, PendingRow, ProcessRow
-    from ..snapshot.snapshot import DeviceIndex, GpuReading, ProcessKey
-
 
 _MEMORY_FIELDS = (None, "total_bytes", "used_bytes", "free_bytes", "processes")
 """A fault of one of these, or of the whole device, is passed on; many GPUs do not report their utilisation."""

@@ -1,16 +1,10 @@
 """Lists of hosts: names as ssh takes them, and Slurm's lists such as ``node[01-16,20]``."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator
 from itertools import product
-from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 MAX_HOSTS = 256
 """Each is an ssh process; of more, Prometheus is asked."""

@@ -4,10 +4,9 @@ A host computes its budgets and comparisons itself, so nothing is estimated here
 whose figures are not of now has one row, which says why; its earlier figures are not shown.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, cast, get_args
+from typing import cast, get_args
 from zlib import crc32
 
 from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak
@@ -26,10 +25,6 @@ from ..host.plain_text import duration_text
 from ..snapshot.faults import ASLEEP, NO_ANSWER, Fault
 from ..snapshot.snapshot import GpuKey, GpuProcess, GpuReading, Snapshot, Source
 from .fleet import SAME_NAMES, Fleet, FleetGpu, FleetPending, FleetProcess, FleetSource, HostReading, HostTotals
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _STATUSES = frozenset(get_args(Status))
 _REASONS = frozenset(get_args(NoBudgetReason))

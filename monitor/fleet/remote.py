@@ -1,13 +1,11 @@
 """A few hosts without Prometheus: ``vramtop stream`` on each of them over the system's ssh."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,13 +14,8 @@ from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.common.process_limit import process_limit_error, start_thread
 
 from .fleet import Fleet, HostReading, HostState
+from .ssh_command import SshCommand
 from .stream_line import StreamLineError, parse_stream_line, plain_reading
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from .ssh_command import SshCommand
-
 
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Waiting time before the next attempt; the last one repeats. A reading begins it anew."""

@@ -1,23 +1,17 @@
 """Makes the measurement of a run: its job without names, its card, its machine and its versions."""
 
-from __future__ import annotations
-
 import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.untrusted_files import read_file
 from vramtop.estimator.common.version import version_number
+from vramtop.estimator.job.job import Job
 from vramtop.estimator.learning.kept_job import allocator_words, kept_job, release_number
 from vramtop.estimator.learning.measurement import Measurement, Observed, Predicted, RunState, digest
 from vramtop.estimator.model.find_config import resolve_model
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job.job import Job
 
 _MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 """machine-id(5); it must not leave the machine as it is, so only a digest of it is kept."""

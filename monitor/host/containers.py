@@ -1,16 +1,11 @@
 """Slurm job, Kubernetes pod or container that a process runs in, from its cgroup and its environment."""
 
-from __future__ import annotations
-
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .file_text import file_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def container_root(pid: int) -> Path | None:

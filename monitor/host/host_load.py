@@ -1,19 +1,13 @@
 """Load of the host, from ``/proc`` and the control group."""
 
-from __future__ import annotations
-
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..snapshot.snapshot import HostLoad
 from .cgroup import CGROUP, cpu_limit, cpu_seconds, inactive_file_bytes, read_number
 from .file_text import file_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 _PROC = Path("/proc")
 _KIB = 1024

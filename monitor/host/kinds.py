@@ -3,18 +3,12 @@
 The tables of programs are searched once per command line; the rows of later boards find the answer by it.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from ..snapshot.snapshot import GpuProcess, ProcessType
 from .known_programs import PROGRAMS, SERVERS, KnownProgram, ProcessKind
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..snapshot.snapshot import GpuProcess, ProcessType
 
 
 def program_of(process: GpuProcess) -> KnownProgram:

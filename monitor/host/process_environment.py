@@ -1,15 +1,11 @@
 """Command line, environment and open files of a process, which may be another user's: each is read up to a limit."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from vramtop.estimator.common.limits import PROCESS_COMMAND_LINE, PROCESS_ENVIRONMENT, Limit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def read_command_line(pid: int) -> list[str]:

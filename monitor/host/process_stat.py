@@ -1,19 +1,13 @@
 """Identity of a process: a pid together with its start time, since pids are reused. Reads ``/proc``, no psutil."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..snapshot.snapshot import ProcessKey
 from .file_text import file_text
-
-if TYPE_CHECKING:
-    from ..snapshot.snapshot import ProcessKey
-
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 MAX_START_DIFFERENCE_SECONDS = 0.5 / _TICKS_PER_SECOND

@@ -1,12 +1,11 @@
 """A preflight check and the form of its result."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
-if TYPE_CHECKING:
-    from .context import CheckContext
+from .context import CheckContext
 
 CheckStatus = Literal["pass", "warning", "failure", "skipped"]
 PYTHON_ELSEWHERE = "the Python that will run the job is on the other machine; --python names one to check"

@@ -8,12 +8,10 @@ and nothing is kept of the optimizer.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from . import publisher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _MAX_OPTIMIZERS = 1000
 """Programs that step in the backward pass have an optimizer for every parameter."""

@@ -20,13 +20,11 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from .encode_json import encode_json
 from .snapshots import answer, every_tick, serve
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MAGIC = b"VRAMTOP1"
 HEADER_BYTES = 24

@@ -10,10 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any
 
 MAX_FILE_BYTES = 1 << 30
 settings: dict[str, Any] = {"folder": None}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .gpu_details import DetailLevel
-    from .snapshot import GpuKey
-
+from .gpu_details import DetailLevel
+from .snapshot import GpuKey
 
 ProcessFigure = Literal["sm_percent", "bandwidth_percent", "cpu_percent", "rss_bytes", "threads"]
 """A field of ``ProcessFigures``."""

@@ -1,12 +1,6 @@
 """Names of several GPUs in a sentence: consecutive indices are shortened, ``GPU 0-63``."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+from collections.abc import Iterable
 
 _MIN_RUN = 3
 """Shorter runs of consecutive indices are written out: ``0, 1``."""

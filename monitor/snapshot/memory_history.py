@@ -1,22 +1,16 @@
 """Memory of every GPU and process over time: recent samples, and peaks over a process's lifetime; bounded in size."""
 
-from __future__ import annotations
-
 import math
 import threading
 from array import array
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from .mig_devices import mig_devices, processes_by_device
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from .snapshot import GpuKey, HistoryKey, Snapshot
-
+from .snapshot import GpuKey, HistoryKey, Snapshot
 
 GpuFigure = Literal["utilisation_percent", "memory_utilisation_percent", "power_w", "temperature_c"]
 """A field of ``GpuReading`` whose history is kept."""

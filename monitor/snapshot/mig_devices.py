@@ -1,17 +1,11 @@
 """MIG devices as readings of their own: whatever is shown of a GPU can be shown of each of them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from vramtop.estimator.common.sizes import format_gib
 
 from .faults import Fault
 from .snapshot import GpuKey, GpuProcess, GpuReading, MigReading
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 
 _FIELDS = ("total_bytes", "used_bytes", "free_bytes", "reserved_bytes")
 

@@ -1,12 +1,8 @@
 """The demo recording that ships with vramtop, for machines without a GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .replay import ReplaySource
+from .replay import ReplaySource
 
 
 def demo_path() -> Path:

@@ -1,22 +1,15 @@
 """Adds the load of this machine to the snapshots of another source, while a screen shows it."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.records import replace
 
 from ..host.host_load import HostLoadReader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..snapshot.demand import CurrentDemand
-    from ..snapshot.snapshot import HostLoad, Snapshot
-    from .sampler import SnapshotSource
-
+from ..snapshot.demand import CurrentDemand
+from ..snapshot.snapshot import HostLoad, Snapshot
+from .sampler import SnapshotSource
 
 HOST_INTERVAL_SECONDS = 2.0
 """Minimum interval of readings: figures that change more often are hard to read, and cost more to draw."""

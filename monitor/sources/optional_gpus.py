@@ -1,20 +1,15 @@
 """Source for machines whose GPUs cannot be read: the dashboard opens for planning, and shows the reason."""
 
-from __future__ import annotations
-
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import CannotTellError
 
 from ..snapshot.faults import NO_DRIVER, Fault
 from ..snapshot.snapshot import Snapshot, Source
 from .sampler import RETRY_SECONDS, SnapshotSource
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclass(slots=True)

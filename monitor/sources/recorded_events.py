@@ -1,22 +1,16 @@
 """Events of a recording: runs that start, end, fail and diverge, GPUs that are lost, and gaps."""
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from vramtop.estimator.common.sizes import format_gib
 
+from ..board.board import Board, ProcessRow
+from ..board.comparison import Status
+from ..board.process_groups import GroupKey, ProcessGroup
 from ..host.plain_text import duration_text
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from ..board.board import Board, ProcessRow
-    from ..board.comparison import Status
-    from ..board.process_groups import GroupKey, ProcessGroup
-    from ..snapshot.snapshot import GpuKey, GpuReading, HistoryKey
-
+from ..snapshot.snapshot import GpuKey, GpuReading, HistoryKey
 
 EventKind = Literal[
     "started", "ended", "out_of_memory", "diverged", "back_in_budget", "gpu_lost", "gpu_back", "gap", "cut"

@@ -1,19 +1,15 @@
 """Sampler: reads a source at a steady interval on its own thread."""
 
-from __future__ import annotations
-
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.process_limit import start_thread
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..board.board import Board
-    from ..snapshot.snapshot import Snapshot
+from ..board.board import Board
+from ..snapshot.snapshot import Snapshot
 
 
 class EndOfRecording(VramtopError):  # noqa: N818 - an end, not an error

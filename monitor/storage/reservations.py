@@ -4,17 +4,15 @@ A reservation is a small file in its user's folder, which all users of the machi
 void when that has ended, or at its expiry. Memory that the process and its descendants hold already is deducted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import socket
 import stat
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,11 +24,7 @@ from vramtop.estimator.common.trust import process_owner, user_name
 from ..host.plain_text import sanitize_line
 from ..host.process_stat import ancestor_pids, is_running
 from ..snapshot.field_types import MAX_UNIX_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, ProcessKey, Snapshot
+from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, ProcessKey, Snapshot
 
 FOLDER = Path("/tmp/vramtop-reservations")  # noqa: S108 - not TMPDIR: it must be the same for all users; see _own_folder
 """The beginning of the folders' names, to which their user's id is added."""

@@ -1,15 +1,10 @@
 """The dashboard over many hosts: it shows what they say of themselves, and changes nothing on them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from vramtop.monitor.board.board import ProcessRow
 
 from ..draw.text_output import printable
 from ..screens.dashboard.process_cells import process_command
 from .view_only_app import ViewOnlyApp
-
-if TYPE_CHECKING:
-    from vramtop.monitor.board.board import ProcessRow
 
 
 class HostsApp(ViewOnlyApp):

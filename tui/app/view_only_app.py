@@ -5,19 +5,16 @@ The screens that it may open are listed; every other one, new ones among them, i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
+from textual.actions import ActionParseResult
 from textual.await_complete import AwaitComplete
 from textual.command import CommandPalette
+from textual.dom import DOMNode
+from textual.screen import Screen
 
 from .app import VramtopApp
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from textual.actions import ActionParseResult
-    from textual.dom import DOMNode
-    from textual.screen import Screen
 
 REFUSAL = "vramtop was started with --view-only: it starts, ends, opens and saves nothing."
 _VIEWS = frozenset(

@@ -1,17 +1,13 @@
 """Budgets of a job that is being edited: a quick one at once and a refined one after it, both off the UI thread."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.job.job import Job
 
 from .latest_only_task import CallLater, LatestOnlyTask
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job.job import Job
 
 
 class EstimateFunction(Protocol):

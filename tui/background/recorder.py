@@ -1,21 +1,15 @@
 """Records the displayed snapshots to a file on a thread of its own, so that a slow disk delays nothing."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from vramtop.estimator.common.errors import VramtopError
+from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.recording import RecordingWriter
 
 from .latest_only_task import TaskThread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from vramtop.monitor.snapshot.snapshot import Snapshot
 
 _MAX_WAITING_SNAPSHOTS = 120
 """Snapshots that wait for the disk; further ones are left out of the recording."""

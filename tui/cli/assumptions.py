@@ -1,22 +1,14 @@
 """The assumptions on which a figure depends most, with the flag or the key that changes each."""
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
-
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.job.resolved_job import resolve_job
 
+from ..draw.text_output import TextOutput
 from ..job.flags.job_flags import flags_by_key
+from ..job.loaded_job import LoadedJob
 from ..reports.budget_text import precision_word
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from vramtop.estimator.budget import Budget
-
-    from ..draw.text_output import TextOutput
-    from ..job.loaded_job import LoadedJob
-
 
 _MOST = 5
 _USUAL_FLAGS = {

@@ -1,25 +1,19 @@
 """Fills in the flags that were not typed from the user's settings, where they take effect."""
 
-from __future__ import annotations
-
+import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.paths import expand_user, is_file, is_folder
 from vramtop.estimator.common.secrets import displayed
-from vramtop.monitor.storage.settings.in_force import DEFAULT, DEFAULTS, FILE, settings_in_force
+from vramtop.monitor.storage.settings.in_force import DEFAULT, DEFAULTS, FILE, SettingsInForce, settings_in_force
+from vramtop.monitor.storage.settings.schema import Value
 from vramtop.monitor.storage.settings.settings_file import CONFIG_VARIABLE, Problem, line_of, shown
 
 from ..draw.text_output import printable
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
-    from vramtop.monitor.storage.settings.in_force import SettingsInForce
-    from vramtop.monitor.storage.settings.schema import Value
 
 
 class _Row(NamedTuple):

@@ -1,29 +1,21 @@
 """Rehearses programs that were not wholly read, where the user agrees: on a terminal, or by a flag or setting."""
 
-from __future__ import annotations
-
+import argparse
 import shlex
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from vramtop.estimator.common.errors import NOT_REHEARSED, CannotTellError, VramtopError
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.errors import NOT_REHEARSED, CannotTellError, Verdict, VramtopError
 from vramtop.estimator.common.secrets import displayed
 from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.job.gpu_catalogue import Gpu
+from vramtop.estimator.job.job import Job
 
 from ..draw.text_output import detect_output, printable
+from ..job.loaded_job import LoadedJob
 from ..job.program_job import rehearsing
 from .progress import Progress
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from vramtop.estimator.budget import Budget
-    from vramtop.estimator.common.errors import Verdict
-    from vramtop.estimator.job.gpu_catalogue import Gpu
-    from vramtop.estimator.job.job import Job
-
-    from ..job.loaded_job import LoadedJob
 
 
 def rehearsal_of(

@@ -1,14 +1,10 @@
 """The text of a table's cell with its tone, which tables turn into a colour."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
-if TYPE_CHECKING:
-    from vramtop.monitor.board.board import ProcessRow
-
+from vramtop.monitor.board.board import ProcessRow
 
 Tone = Literal["plain", "muted", "good", "over", "under"]
 

@@ -5,26 +5,19 @@ budget is red, and lies right of the budget's range. Everything else that is hel
 row of ``palette.OTHER_MEMORY``, from which legends are made, and a segment here.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from textual.content import Content
 
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
+from vramtop.monitor.board.board import GpuRow, ProcessRow
+from vramtop.monitor.snapshot.snapshot import GpuReading
 
 from .bars import BarRange, BarSegment, Cell, beyond_segment, cell_runs, component_segments, draw_bar, memory_segment
 from .labels import job_name, worst_row
 from .palette import STATUSES, colour_of, ink_on
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from vramtop.monitor.board.board import GpuRow, ProcessRow
-    from vramtop.monitor.snapshot.snapshot import GpuReading
-
 
 BUDGET_LINE = "━"
 _MIN_PROCESS_CELLS = 1.5

@@ -1,16 +1,9 @@
 """Figures of a process that are read on demand, as text: an unknown one is n/a, and never 0."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.snapshot.demand import ProcessFigure
 from vramtop.monitor.snapshot.faults import FIRST_SAMPLE
-
-if TYPE_CHECKING:
-    from vramtop.monitor.snapshot.demand import ProcessFigure
-    from vramtop.monitor.snapshot.snapshot import ProcessFigures
-
+from vramtop.monitor.snapshot.snapshot import ProcessFigures
 
 PENDING = "…"
 """The figure is asked for, and not read yet."""

@@ -1,15 +1,9 @@
 """HTML elements, made by the standard library's ElementTree, which escapes whatever a recording contains."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
 from ..draw.text_output import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 Node = Element | str
 

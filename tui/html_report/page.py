@@ -3,19 +3,14 @@
 Its Content-Security-Policy forbids both: only the one style sheet, named by its digest, is allowed.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import time as clock
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, tostring
 
 from .elements import node
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def page(title: str, subtitle: str, sections: Sequence[Element], *, made_by: str) -> str:

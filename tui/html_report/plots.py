@@ -4,23 +4,18 @@ Positions are percentages, so letters keep their size on a phone; only lines of 
 system of their own. What a line is, and its peak, is in its title, which browsers show under the pointer.
 """
 
-from __future__ import annotations
-
 import math
 import time as clock
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+from xml.etree.ElementTree import Element
 
 import msgspec
 
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
+from vramtop.monitor.sources.memory_series import Stretch
 
 from .elements import add, node
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from xml.etree.ElementTree import Element
-
-    from vramtop.monitor.sources.memory_series import Stretch
 
 LineStyle = Literal["area", "line", "thin", "dashed"]
 _UNITS = 10_000

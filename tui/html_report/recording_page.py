@@ -1,12 +1,12 @@
 """The report on a recording: GPUs, runs beside their budgets, explanations, jobs and events."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from xml.etree.ElementTree import Element
 
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.job_file.load_and_save import job_to_toml
+from vramtop.monitor.sources.recorded import Recorded, RecordedRun
 
 from ..draw.labels import format_duration
 from ..draw.palette import COMPONENTS, STATUSES, Mark, component_mark
@@ -14,12 +14,6 @@ from .elements import Node, add, node, sentences, table
 from .page import page, section
 from .plots import clock_text, time_figure
 from .recording_plots import EVENT_MARKS, gpu_plot, most_in_use, run_name, run_plot
-
-if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
-    from vramtop.estimator.budget import Budget
-    from vramtop.monitor.sources.recorded import Recorded, RecordedRun
 
 
 def recording_page(recorded: Recorded, *, made_by: str) -> str:

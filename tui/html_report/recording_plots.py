@@ -1,21 +1,14 @@
 """The plots of a recording: memory over time of each GPU and run, and predicted components beside what was seen."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.sources.recorded import Recorded, RecordedGpu, RecordedRun
+from vramtop.monitor.sources.recorded_events import Event, EventKind
 
 from ..draw.labels import process_name
 from ..draw.palette import COMPONENTS, STATUSES, Mark, colour_of
 from .plots import Line, Moment, Range, TimePlot, clock_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from vramtop.monitor.sources.recorded import Recorded, RecordedGpu, RecordedRun
-    from vramtop.monitor.sources.recorded_events import Event, EventKind
-
 
 EVENT_MARKS: dict[EventKind, Mark] = {
     "started": Mark("▸", "started", "neutral"),

@@ -1,7 +1,7 @@
 """Advice on a job: changes that make it fit the GPUs that it is compared with, and its largest batch and sequence."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -12,13 +12,8 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.cancellation import current_token
 from vramtop.estimator.common.errors import CancelledError, Verdict
 from vramtop.estimator.common.records import replace
+from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import Job
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from vramtop.estimator.job.gpu_catalogue import Gpu
 
 EstimateJob = Callable[[Job], Budget]
 Judge = Callable[[Budget], Verdict]

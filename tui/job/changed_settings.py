@@ -1,9 +1,8 @@
 """The changed settings of a job as text to paste: vramtop's flags, and edits of the tool's own files."""
 
-from __future__ import annotations
-
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from vramtop.estimator.common.secrets import displayed
 from vramtop.estimator.job.job import Job
@@ -12,14 +11,9 @@ from vramtop.estimator.job.job_file.edit import toml_value
 from vramtop.estimator.job.settings import Inference, Lora, ModelSpec
 
 from .flags.job_flags import TRUST_KEY, flags_by_key
+from .loaded_job import LoadedJob
 from .program_job import program_job
 from .usual_sizes import usual_sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from .loaded_job import LoadedJob
-
 
 _OF_THE_PROGRAM = ("program.command", "program.folder", "program.file")
 """What the command itself says, and where it is typed."""

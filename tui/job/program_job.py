@@ -1,12 +1,11 @@
 """Programs that are rehearsed instead of being read: their commands, and the jobs of these."""
 
-from __future__ import annotations
-
+import argparse
 import contextlib
 import os
 import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.paths import current_folder
@@ -15,10 +14,6 @@ from vramtop.estimator.job.settings import Program
 
 from .loaded_job import COMMAND_LINE, LoadedJob
 from .read_job import JOB_SUFFIXES, PROGRAM_SUFFIXES, from_file, in_shell_script, is_shell_script
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Sequence
 
 
 def named_program(options: argparse.Namespace, launch: Sequence[str] | None) -> LoadedJob:

@@ -1,10 +1,10 @@
 """Turns a model that has no closed form into the program that is rehearsed for it: its training script in a file."""
 
-from __future__ import annotations
-
 import os
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.private_files import make_own_folder, write_private
@@ -21,11 +21,7 @@ from vramtop.estimator.trace.answer_cache import cache_file
 from vramtop.estimator.trace.installed_packages import installed_packages
 from vramtop.estimator.trace.interpreters import choose_interpreter
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
-
-    from .scripted_models import ScriptedModel
+from .scripted_models import ScriptedModel
 
 _MEANINGLESS = ("inference.", "model.task", "rollout.", "training.mode", "training.loss_length")
 """Beginnings of keys that no script of such a model has a place for."""

@@ -1,12 +1,11 @@
 """Loads the job that the user types or pastes: a path, a launch line, a command of vramtop's, or a model with flags."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.paths import expand_user, is_file, is_folder
@@ -23,10 +22,6 @@ from .loaded_job import LoadedJob
 from .program_job import if_rehearsable, program_job, program_of_file, program_of_script
 from .read_job import JOB_SUFFIXES, NO_MODEL, PROGRAM_SUFFIXES, from_file, from_launch_line, from_model, is_shell_script
 from .usual_sizes import with_sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 _REHEARSAL = re.compile(r"(?:vramtop )?(?:rehearse|(?:fit|wait|run --fit) --rehearse) (?:-- )?")
 """The beginning of a line that rehearses a program."""

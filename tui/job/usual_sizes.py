@@ -1,10 +1,9 @@
 """The length of sequences, an engine's own sizes, and older libraries' attention, where nothing states them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vramtop.estimator.common.records import replace
+from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import parse_assignment, with_changes
 from vramtop.estimator.job.job_file.load_and_save import names_user_code
 from vramtop.estimator.job.rules.library_defaults import ATTENTION, LONGEST, serving_defaults, usual
@@ -12,10 +11,7 @@ from vramtop.estimator.job.settings import ModelSpec, Training
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.model.read_architecture import max_positions
 
-if TYPE_CHECKING:
-    from vramtop.estimator.job.job import Job
-
-    from .loaded_job import LoadedJob
+from .loaded_job import LoadedJob
 
 
 def with_sizes(loaded: LoadedJob) -> LoadedJob:

@@ -3,21 +3,15 @@
 To add a screen, write its module with a function that opens it, and add a row here and one in the table of keys.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import msgspec
+from textual.binding import BindingType
 
 from ..keys import KEYS, bind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from textual.binding import BindingType
-
-    from .base import BoardApp
+from .base import BoardApp
 
 
 class ScreenSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,5 @@
 """The dashboard in the browser: textual-serve's server behind a token, with pages that load nothing from elsewhere."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import logging
@@ -14,23 +12,20 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import textual_serve
 from aiohttp import web
+from textual_serve.app_service import AppService
 from textual_serve.server import Server
 
 from vramtop.estimator.common import limits
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.trace.start_python import safe_environment
 from vramtop.monitor.export.connections import Connections
+from vramtop.monitor.export.listen_address import HostNames
 
 from ..tty.served import SERVED_DRIVER
-
-if TYPE_CHECKING:
-    from textual_serve.app_service import AppService
-
-    from vramtop.monitor.export.listen_address import HostNames
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MAX_DASHBOARDS = 8

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.console import RenderableType
 from textual import on
@@ -15,6 +15,7 @@ from textual.events import Event, Key, Paste, Resize
 from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.theme import Theme
+from textual.timer import Timer
 from textual.worker import WorkerFailed
 
 from vramtop.estimator.common.paths import current_folder
@@ -29,10 +30,6 @@ from .line_filters import OutputFilters
 from .served import is_served
 from .textual_private import HAS_LINUX_DRIVER, clear_styles_cache, terminal_size_of
 from .too_small import MIN_SIZE, TooSmallScreen
-
-if TYPE_CHECKING:
-    from textual.timer import Timer
-
 
 TEXT_CONTRAST_VARIABLE = "text-contrast"
 """Variable of a theme: the contrast that its text gets at least, if not 4.5."""

@@ -1,43 +1,35 @@
 """The real program on the demo recording, without this machine's settings, moved from second to second by hand."""
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import os
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.color import ColorTriplet
+from rich.segment import Segment
+from textual.pilot import Pilot
 from textual.widgets import Input
 
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.hosts_board import HostsSource, HostsWatchlist
+from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import read_recording
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.hosts_app import HostsApp
 from vramtop.tui.app.options import AppOptions
+from vramtop.tui.background.job_estimates import EstimateFunction
 
 from .demo_fleet import ClusterSource
 from .terminal_svg import Cell, Row, Screen
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-
-    from rich.segment import Segment
-    from textual.pilot import Pilot
-
-    from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job.job import Job
-    from vramtop.monitor.snapshot.snapshot import Snapshot
-    from vramtop.tui.background.job_estimates import EstimateFunction
-
 
 _TURNS = 4
 _LONGEST_SECONDS = 240.0

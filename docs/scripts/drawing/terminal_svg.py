@@ -4,16 +4,11 @@ Letters are drawn with the reader's own monospace font, each word fitted to its 
 shapes. No font is loaded: GitHub's pages do not let pictures load any.
 """
 
-from __future__ import annotations
-
 import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 WIDTH, HEIGHT = 10, 20
 """Size of a cell."""

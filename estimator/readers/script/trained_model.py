@@ -29,6 +29,7 @@ PLAIN_TRAINERS = frozenset({"Trainer", "Seq2SeqTrainer"})
 _EARLY = ("activation_checkpointing",)
 """Settings of a config that a model takes when it is made, and no more later."""
 _OF_LOADING = {"load_in_4bit", "load_in_8bit", "attn_implementation"}
+_OF_SHARDING = {"fsdp", "fsdp_config", "deepspeed"}
 
 
 class _Trained(msgspec.Struct):
@@ -196,7 +197,7 @@ def decided_by_script(trained: _Trained, notes: Notes) -> tuple[set[str], set[st
         notes.assigned.setdefault(name, notes.written[name])
     passed_over = names - notes.written.keys() - notes.assigned.keys()
     own = options.declared.keys() - options.used
-    unused = {name for name in passed_over if name in _OF_LOADING or name in own}
+    unused = passed_over & (_OF_LOADING | _OF_SHARDING | own)
     return unused, {name for name in passed_over if name in _BATCHES and name in options.declared} - unused
 
 

@@ -19,7 +19,7 @@ def fsdp_settings(inputs: TrainerInputs, findings: FindingCollector) -> LayeredS
     They have the names of accelerate's flags.
     """
     fsdp = inputs.settings.find("fsdp")
-    if fsdp is None or as_bool(fsdp) is False or fsdp.value == []:
+    if fsdp is None or inputs.settings.is_unset("fsdp") or as_bool(fsdp) is False or fsdp.value == []:
         return inputs.accelerate if inputs.accelerate.is_true("use_fsdp") else None
     config = inputs.settings.find("fsdp_config")
     given = layer_of_setting(config, inputs.filesystem, findings, key="parallel.strategy")

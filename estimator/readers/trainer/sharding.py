@@ -34,7 +34,7 @@ def deepspeed_settings(inputs: TrainerInputs, findings: FindingCollector) -> Lay
     They have the names of accelerate's flags.
     """
     accelerate = inputs.accelerate
-    config = inputs.settings.find("deepspeed")
+    config = None if inputs.settings.is_unset("deepspeed") else inputs.settings.find("deepspeed")
     if config is not None and as_bool(config) is not None:  # a bare --deepspeed: the file has a flag of its own
         config = inputs.settings.find("deepspeed_config") if as_bool(config) else None
     if config is None and accelerate.is_true("use_deepspeed"):

@@ -226,9 +226,14 @@ def _prefer_written(setting: Setting | None, other: LayeredSettings | None, name
 
 
 def _read_checkpointing(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    """Record checkpointing and offloading of activations; FSDP's own checkpointing wins over the trainer's."""
+    """Record checkpointing and offloading of activations; FSDP's own checkpointing wins over the trainer's.
+
+    What a script switches on in its model, ``gradient_checkpointing=False`` does not switch off (``trainer.py``).
+    """
     find, accelerate = inputs.settings.find, inputs.accelerate
-    setting = find("activation_checkpointing", "gradient_checkpointing")
+    of_model, setting = find("activation_checkpointing"), find("activation_checkpointing", "gradient_checkpointing")
+    if of_model is not None and of_model.written and as_bool(of_model) is not False:
+        setting = of_model
     by_fsdp = accelerate.find("fsdp_activation_checkpointing")
     if by_fsdp is None:
         layer = layer_of_setting(find("fsdp_config"), inputs.filesystem, findings, key="parallel.strategy")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -13,9 +14,6 @@ from torch.utils._pytree import tree_leaves
 
 from ..memory.history import block_bytes
 from ..replaced import replaced
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 OutOfMemoryError: Any = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
 """Out-of-memory errors of torch: ``torch.OutOfMemoryError`` since 2.5, ``torch.cuda.OutOfMemoryError`` before."""

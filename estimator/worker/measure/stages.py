@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 WAIT_SECONDS = 3600.0
 """Time after which a rank goes on without an answer; it waits for its turn while another job has the GPU."""

@@ -22,7 +22,7 @@ is above all earlier ones). A private pool of a CUDA graph is that of a stream w
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from collections.abc import Hashable
 
 from .allocator_blocks import (
     ADDRESS_BITS,
@@ -43,10 +43,6 @@ from .allocator_blocks import (
     growable_bytes,
 )
 from .allocator_settings import MIB, AllocatorSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-
 
 MIN_OWN_SEGMENT_BYTES = 10 * MIB
 """Requests from this size on get a segment of their own."""

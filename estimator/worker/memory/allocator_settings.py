@@ -6,12 +6,9 @@ Source: c10/core/AllocatorConfig and c10/cuda/CUDAAllocatorConfig of torch 2.4 t
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
+from typing import Any
 
 MIB = 1 << 20
 _LEAST_SPLIT_MIB = 20

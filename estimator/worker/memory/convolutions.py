@@ -18,12 +18,10 @@ a V100 takes twice what a P100's does (pytorch's issue 13412), so the range reac
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LOW_SHARE, HIGH_SHARE = 0.96, 1.06
 FORWARD, BACKWARD = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default

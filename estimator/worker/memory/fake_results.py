@@ -7,15 +7,12 @@ storages of their own, views, and those that return nothing or what they write i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 MAX_ENTRIES = 50_000
 _VALUES = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)

@@ -9,14 +9,11 @@ import base64
 import zlib
 from array import array
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from .allocator import CachingAllocator
 from .allocator_settings import AllocatorSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 Allocation = tuple[int, tuple[int, "int | None", int]]
 """Index of the event, and ``(record, bytes, stream)``, or ``(record, None, what)`` for its release."""

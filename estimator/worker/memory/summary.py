@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from .allocator_blocks import RELEASED, RETURNED, USED_ELSEWHERE
 from .history import COMPONENTS, REHEARSED, AllocationHistory, PhaseSpan, StorageRecord, phase_spans
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _Level = tuple[int, int, tuple[int, ...]]
 """Index of an event, the bytes allocated after it, and those bytes by component."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import re
 import weakref
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -21,10 +22,6 @@ from ..replaced import replaced
 from .fake_results import run
 from .history import AllocationHistory, Phase, StorageRecord, block_bytes
 from .record_stream import StreamOrder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
 
 PRECEDENCE = {
     component: rank

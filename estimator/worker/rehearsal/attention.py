@@ -11,7 +11,9 @@ import importlib.abc
 import importlib.util
 import inspect
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -19,10 +21,6 @@ from .cuda_kernels import LOW_PRECISION, flash_attention
 from .fake_gpu import FakeGpus, program_frames
 from .handlers import goes_on_without
 from .imports import after_import
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
 
 _FLASH = "flash_attn"
 _MODULES = (_FLASH, f"{_FLASH}.flash_attn_interface", f"{_FLASH}.bert_padding")

@@ -11,14 +11,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
 from .cuda_kernels import LOW_PRECISION
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def _split(text: str) -> list[str]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from ..replaced import replaced
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Fake tensors on "cuda" would need no imitation, but autograd's engine asks for a real device. The tensors that each
 # kernel saves for its backward pass and allocates during it come from ATen's ``native/Dropout.cpp``,

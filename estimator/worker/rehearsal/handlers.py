@@ -12,10 +12,8 @@ import functools
 import importlib.util
 import linecache
 import re
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 _ALL = frozenset(("Exception", "BaseException"))
 _SAYS = re.compile(r"out.?of.?memory|(\b|_)oom(\b|_)|reduce_batch_size", re.IGNORECASE)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib.abc
 import importlib.util
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 
 class _After(importlib.abc.MetaPathFinder):

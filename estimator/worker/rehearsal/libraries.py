@@ -6,19 +6,16 @@ import contextlib
 import functools
 import os
 import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import torch
 
 from .imports import NoLibrary, after_import
 from .weights import put, quantizer_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import ModuleType
-
 
 _HUB = ("revision", "token", "cache_dir", "trust_remote_code", "subfolder", "local_files_only", "proxies")
 _LOADING = (

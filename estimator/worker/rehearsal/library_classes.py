@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _KINDS: dict[Any, Any] = {}
 """The class of fake tensors that also have a library's class, by that class."""

@@ -14,8 +14,10 @@ import io
 import random
 import re
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -23,10 +25,6 @@ from ..replaced import replaced
 from .fake_gpu import is_own, program_lines
 from .imports import after_import
 from .synthetic_sets import mark, watch_sets
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import ModuleType
 
 _WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "with", "as", "this", "from")
 _TEXTS = (

@@ -10,12 +10,10 @@ import os
 import runpy
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Any
 
 
 def run_cells(words: Sequence[str], cells: Sequence[tuple[int, str]]) -> None:

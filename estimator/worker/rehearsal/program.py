@@ -14,9 +14,10 @@ import threading
 import time
 import traceback
 import weakref
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
@@ -43,9 +44,6 @@ from .sharding import whole_sizes
 from .stand_ins import cuda_without_gpu
 from .terminal import terminal_sizes
 from .uploads import keep_here
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MANY_STEPS = 20
 """Steps of one optimizer, as a multiple of those asked for, after which one that never stepped is not waited for."""

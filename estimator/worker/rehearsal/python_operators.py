@@ -6,13 +6,11 @@ They run their own code for CUDA, which allocates what it allocates on a GPU.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch._library.custom_ops import OPDEFS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def _suppressed(boxes: Any, scores: Any, _most_overlap: float) -> Any:

@@ -12,13 +12,10 @@ are a guess; masks of dropout between layers are not counted. The range is wide 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 _KEPT = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _CHOICES = frozenset(("topk", "sort", "max", "argmax"))
 """Operators that give the places of the highest scores."""

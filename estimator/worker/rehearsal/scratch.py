@@ -20,14 +20,12 @@ import shutil
 import stat
 import sys
 import tempfile
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .imports import after_import
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 _SEEN = ("stat", "statvfs", "access", "listdir", "scandir", "chdir", "getxattr", "listxattr")
 _CHANGING = ("open", "truncate", "chmod", "chown", "lchown", "utime", "setxattr", "removexattr")

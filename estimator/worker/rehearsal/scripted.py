@@ -5,16 +5,13 @@ from __future__ import annotations
 import pickle
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..memory.history import Phase, settled
 from ..request.protocol import loaded_versions
 from .program import Rehearsal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 _WORKER = str(Path(__file__).parents[1])
 

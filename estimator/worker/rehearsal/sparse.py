@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 
 from ..memory.tracker import parts_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _ATEN = torch.ops.aten
 _AS_MANY = frozenset(

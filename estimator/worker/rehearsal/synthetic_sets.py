@@ -6,15 +6,13 @@ Synthetic items have every column that the program names, also those that it mak
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
 
 from torch.utils.data import BatchSampler
 
 from .imports import after_import
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
 
 _MARK = "synthetic items"
 """Description of such a set, which the sets made from it keep."""

@@ -7,15 +7,13 @@ import http.client
 import inspect
 import os
 import re
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from .imports import after_import
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
 
 _READS_BY_POST = re.compile(
     r".*/paths-info/|(169\.254\.169\.254|metadata\.google\.internal|oauth2\.googleapis\.com"

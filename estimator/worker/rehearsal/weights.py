@@ -5,14 +5,12 @@ The libraries' own code decides which weights are quantized and to what.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection
+from typing import Any
 
 import torch
 
 from .fake_gpu import program_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
 
 _SPLITS = ("auto", "balanced", "balanced_low_0", "sequential")
 """What ``device_map`` may be for a model that is spread over the GPUs."""

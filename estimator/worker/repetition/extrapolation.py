@@ -9,17 +9,15 @@ result.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ..memory.history import AllocationHistory, Phase, StorageRecord, block_bytes
 from .loops import Loop, find_loops, unroll
 from .tokens import ALLOCATE, FREE, Kind, Sequence, Symbol, count_numbers, read_tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SAMPLES = 3
 """Histories that are needed."""

@@ -4,34 +4,27 @@
 at the GPUs every few seconds and ends with the command. Without a driver it ends at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.records import replace
+from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import parse_assignment
 
 from ...board.watchlist import Watchlist
 from ...history.history import History
 from ...history.run_recorder import RunRecorder
 from ...host.process_stat import ancestor_pids, is_running, start_time_of
+from ...snapshot.snapshot import ProcessKey, Snapshot
+from ...sources.sampler import SnapshotSource
 from .automatic_attach import AutomaticAttach
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job.job import Job
-
-    from ...snapshot.snapshot import ProcessKey, Snapshot
-    from ...sources.sampler import SnapshotSource
-
 
 SECONDS = 5.0
 """Between two readings: torch keeps what it once reserved, and the probe counts peaks itself."""

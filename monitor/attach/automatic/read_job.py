@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import CannotTellError, InputError, VramtopError
 from vramtop.estimator.common.limits import PROCESS_READING
@@ -14,6 +13,7 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 from vramtop.estimator.job.job_file.changes import replaces_model
 
+from ...board.board import NoBudgetReason
 from ...history.corrections import Corrections
 from ...host.process_info import UnreadableProcessError, remember_process_tree
 from ...host.process_stat import is_running
@@ -21,9 +21,6 @@ from ..attachment import Attachment
 from ..read_run import read_run
 from ..saved_answers import SavedAnswers, with_saved_answers
 from .run_answer import ReadRequest, RunAnswer
-
-if TYPE_CHECKING:
-    from ...board.board import NoBudgetReason
 
 _TREE_SECONDS = 1.0
 """Age of the tree of processes that several readings share; ranks that are younger are read when a board has them."""

@@ -1,7 +1,5 @@
 """Client of Prometheus' HTTP API: instant queries (https://prometheus.io/docs/prometheus/latest/querying/api/)."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import ssl
@@ -9,7 +7,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -18,10 +17,6 @@ from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.common.http_fetch import Answer, fetch
 from vramtop.estimator.common.limits import Limit, LimitError, decode_json
 from vramtop.estimator.common.secrets import displayed
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 _MAX_TOKEN_BYTES = 64 * 1024
 _T = TypeVar("_T")

@@ -1,23 +1,18 @@
 """The source of fleets that asks one Prometheus: hosts of vramtop's exporter, then those of dcgm-exporter."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from ..fleet import Fleet, HostReading
+from .client import PrometheusClient
 from .dcgm_hosts import DCGM_USED, dcgm_hosts
 from .series import Sample, Target, Vector, plain
 from .vramtop_hosts import vramtop_hosts
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
-    from .client import PrometheusClient
 
 _OWN = "vramtop_sampler_up"
 _READ_AT = "vramtop_sampler_last_reading_timestamp_seconds"

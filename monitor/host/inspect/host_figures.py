@@ -1,10 +1,8 @@
 """Processor time, RAM and threads of the processes that a screen shows them of, from ``/proc/PID/stat``."""
 
-from __future__ import annotations
-
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -14,10 +12,6 @@ from ...snapshot.demand import HOST_FIGURES, Demand, ProcessFigure
 from ...snapshot.faults import FIRST_SAMPLE, Fault
 from ...snapshot.snapshot import GpuProcess, GpuReading, ProcessFigures, ProcessKey
 from ..process_stat import ProcessStat, load_stat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 
 MIN_WINDOW_SECONDS = 0.5
 """Shortest time over which CPU % is measured: processor time is counted in steps of 10 ms, or 2 % of this."""

@@ -1,23 +1,17 @@
 """The MIG devices of one GPU through NVML, with the memory of their GPU instances."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 
 from ...host.plain_text import sanitize_line
+from ...snapshot.faults import Fault
 from ...snapshot.snapshot import MigReading
 from .device_calls import DeviceCalls, RefusedError
 from .nvml_errors import UNSUPPORTED_CODES, field_fault
 from .process_rows import MAX_GPU_BYTES, NO_INSTANCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ...snapshot.faults import Fault
-
 
 MIG_MODE_INTERVAL_SECONDS = 10.0
 """Interval of queries of MIG mode, which only an administrator changes."""

@@ -1,14 +1,11 @@
 """Single questions to the driver about one GPU; a refusal becomes a fault of its field."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ...snapshot.faults import Fault
 from .device_calls import DeviceCalls, RefusedError
 from .nvml_errors import field_fault
-
-if TYPE_CHECKING:
-    from ...snapshot.faults import Fault
-
 
 MEMORY_TEMPERATURE = 82
 NVLINK_SPEED = 90

@@ -1,8 +1,7 @@
 """Utilisation of one GPU by each of its processes, from the samples that the driver keeps."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from vramtop.estimator.common.records import replace
 
@@ -11,10 +10,6 @@ from ...snapshot.faults import Fault
 from ...snapshot.snapshot import GpuProcess, ProcessFigures
 from .device_calls import DeviceCalls, RefusedError
 from .nvml_errors import field_fault
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 SAMPLE_SECONDS = 2.0
 """Age of the oldest sample that counts: the driver takes about one a second of each process that runs kernels."""

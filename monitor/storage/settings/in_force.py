@@ -1,17 +1,13 @@
 """The settings in force: flag, else environment, else settings file, else default; with the origin of each."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from vramtop.estimator.common.trust import own_writers
 
 from .schema import SETTINGS, find_setting
 from .settings_file import NO_FILE, FileSettings, Problem, config_file, read_settings_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DEFAULT, FILE = "default", "file"
 """Origins; the others are an environment variable, and a flag with its dashes."""

@@ -13,9 +13,9 @@ BATCH, LENGTH, STEPS = "training.micro_batch", "training.sequence_length", "trai
 STRATEGY, SHARD, COPIES = "parallel.strategy", "parallel.data_shard", "parallel.data_replicate"
 SCRIPT = """
 from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
-HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
 model = AutoModelForCausalLM.from_pretrained("gpt2")
-Trainer(model=model, args=TrainingArguments(output_dir="x"), train_dataset=None).train()
+Trainer(model=model, args=args, train_dataset=None).train()
 """
 
 

@@ -1,30 +1,21 @@
 """``vramtop config``: print the settings in force and where each is from, or change one."""
 
-from __future__ import annotations
-
+import argparse
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.secrets import displayed
 from vramtop.monitor.storage.settings.change import change_settings
-from vramtop.monitor.storage.settings.in_force import FILE
-from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, find_setting, nearest_name
+from vramtop.monitor.storage.settings.in_force import FILE, SettingsInForce
+from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, Setting, Value, find_setting, nearest_name
 from vramtop.monitor.storage.settings.settings_file import lines_of, read_settings_file, shown
 
-from ...draw.text_output import detect_output, printable
+from ...draw.text_output import TextOutput, detect_output, printable
 from ..json_text import json_text
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from vramtop.monitor.storage.settings.in_force import SettingsInForce
-    from vramtop.monitor.storage.settings.schema import Setting, Value
-
-    from ...draw.text_output import TextOutput
 
 
 def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:

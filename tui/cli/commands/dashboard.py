@@ -1,12 +1,11 @@
 """``vramtop``: open the dashboard on this machine's GPUs or on a recording; without GPUs, for planning."""
 
-from __future__ import annotations
-
+import argparse
 import os
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.process_limit import require_threads
@@ -15,30 +14,23 @@ from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.sources.host_load_source import HostLoadSource
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.optional_gpus import OptionalGpuSource
-from vramtop.monitor.sources.sampler import EarlySampler
+from vramtop.monitor.sources.sampler import EarlySampler, SnapshotSource
 from vramtop.monitor.storage.pending_jobs import PendingJobs
 from vramtop.monitor.storage.settings.change import save_setting
+from vramtop.monitor.storage.settings.in_force import SettingsInForce
 from vramtop.monitor.storage.settings.schema import THEME
 from vramtop.monitor.storage.user_file import leave_files_unchanged
 
+from ...app.app import VramtopApp
+from ...app.options import AppOptions
 from ...background.notices import Notices
-from ...draw.terminal_capabilities import is_dumb_terminal, prepare_textual
+from ...draw.terminal_capabilities import ColourDepth, is_dumb_terminal, prepare_textual
 from ...draw.text_output import detect_output, printable
 from ...tty.served import is_served
 from ..crash_report import crash_sentence
 from ..display_options import display_filter
 from ..estimators import Estimators, pending_jobs
 from ..option_settings import settings_notices
-
-if TYPE_CHECKING:
-    import argparse
-
-    from vramtop.monitor.sources.sampler import SnapshotSource
-    from vramtop.monitor.storage.settings.in_force import SettingsInForce
-
-    from ...app.app import VramtopApp
-    from ...app.options import AppOptions
-    from ...draw.terminal_capabilities import ColourDepth
 
 _PRELOAD_SECONDS = 1.0
 """Time after the first frame at which screens are imported that no key has asked for."""

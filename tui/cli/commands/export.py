@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 import threading
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
+from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.version import version_number
+from vramtop.monitor.attach.rank_facts import RankFactsReader
+from vramtop.monitor.export.latest_board import LatestBoard
+from vramtop.monitor.snapshot.snapshot import Snapshot
+from vramtop.monitor.sources.sampler import Sampler
 
 from ...draw.text_output import printable
 from ..crash_report import save_fault
 from ..estimators import Estimators, pending_jobs
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Hashable, Mapping, Sequence
-
-    from vramtop.estimator.common.errors import VramtopError
-    from vramtop.monitor.attach.rank_facts import RankFactsReader
-    from vramtop.monitor.export.latest_board import LatestBoard
-    from vramtop.monitor.snapshot.snapshot import Snapshot
-    from vramtop.monitor.sources.sampler import Sampler
 
 
 def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:

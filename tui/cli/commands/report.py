@@ -1,12 +1,11 @@
 """``vramtop report``: write a recording as one HTML file."""
 
-from __future__ import annotations
-
+import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.version import version_number
@@ -16,11 +15,6 @@ from ...html_report.recording_page import recording_page
 from ..estimators import quick_estimate
 from ..out_file import write_out
 from ..progress import Progress
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
 
 _RECORDING_ENDINGS = (".gz", ".jsonl")
 

@@ -1,19 +1,14 @@
 """``vramtop serve``: show the dashboard in a browser, to those who know its address."""
 
-from __future__ import annotations
-
+import argparse
 import json
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.export.listen_address import ListenAddress
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:

@@ -4,10 +4,10 @@ import argparse
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
+from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.capacity import DeviceCapacity, count_devices, device_capacities
 from vramtop.monitor.snapshot.gpu_list import gpu_list
 from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
@@ -17,9 +17,6 @@ from vramtop.monitor.storage.reservations import Reservations
 from ...job.load_job import load_from_options
 from ...job.loaded_job import LoadedJob
 from ..option_values import gpu_indices
-
-if TYPE_CHECKING:
-    from vramtop.estimator.readers.source.evidence import DeviceChoice
 
 DeviceSelection = Sequence[int | str] | None
 """GPUs by index and MIG devices by uuid; None: all."""

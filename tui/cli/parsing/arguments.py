@@ -2,8 +2,8 @@
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from .parser import Parser
 from .shared_arguments import (
     JOB_USAGE,
     add_described_job_arguments,
@@ -22,9 +22,6 @@ from .shared_arguments import (
     size_in_gib,
     step_count,
 )
-
-if TYPE_CHECKING:
-    from .parser import Parser
 
 
 def add_report_arguments(parser: "Parser") -> None:

@@ -1,15 +1,13 @@
 """Reads a program again when the user gives another model in the form of its job, off the UI thread."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from textual.message_pump import MessagePump
+from textual.timer import Timer
 
 from ...background.latest_only_task import LatestOnlyTask
 from .job_form import JobForm
-
-if TYPE_CHECKING:
-    from textual.timer import Timer
 
 Result = TypeVar("Result")
 _DELAY_SECONDS = 0.15

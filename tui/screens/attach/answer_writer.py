@@ -1,17 +1,12 @@
 """Saves the settings that the user fills in for a run: off the UI thread, and in order."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from vramtop.estimator.common.errors import VramtopError
+from vramtop.monitor.attach.saved_answers import SavedAnswers
 
 from ...background.latest_only_task import CallLater, TaskThread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from vramtop.monitor.attach.saved_answers import SavedAnswers
 
 
 class AnswerWriter:

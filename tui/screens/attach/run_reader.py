@@ -1,22 +1,15 @@
 """Reads running processes off the UI thread, and keeps the results: an ended process can no longer be read."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from typing import Any
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.records import replace
+from vramtop.monitor.attach.attachment import Attachment
+from vramtop.monitor.attach.saved_answers import SavedAnswer, SavedAnswers
+from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 from ...background.latest_only_task import CallLater, LatestOnlyTask
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, MutableMapping
-
-    from vramtop.monitor.attach.attachment import Attachment
-    from vramtop.monitor.attach.saved_answers import SavedAnswer, SavedAnswers
-    from vramtop.monitor.snapshot.snapshot import ProcessKey
-
 
 AttachFunction = Callable[..., "Attachment"]
 """Reads the job of a running process, and its evidence; its arguments are those of ``read_run``."""

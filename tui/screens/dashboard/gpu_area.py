@@ -1,34 +1,26 @@
 """The GPUs of the dashboard: a panel for each, or a list with the panel of one GPU below it."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from typing import TYPE_CHECKING
-
+from textual.app import ComposeResult
 from textual.containers import Container
+from textual.events import Click
+from textual.screen import Screen
+
+from vramtop.monitor.board.board import Board, GpuRow
+from vramtop.monitor.snapshot.gpu_details import DetailLevel
+from vramtop.monitor.snapshot.memory_history import MemoryHistory
+from vramtop.monitor.snapshot.snapshot import GpuKey
 
 from ...draw.labels import WORST_FIRST, severity_rank
 from ...widgets.content_lines import ContentLines
 from ...widgets.static_lines import StaticLines
+from ..feed import BoardFeed
 from .gpu_panel import panel_lines
 from .gpu_rows import GpuRows, gpu_name_width, gpu_row_titles, names_jobs, shows_hardware, stale_seconds
+from .layout import DashboardLayout
+from .panel_places import PanelPlace
 from .panel_shape import PanelShape
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual.app import ComposeResult
-    from textual.events import Click
-    from textual.screen import Screen
-
-    from vramtop.monitor.board.board import Board, GpuRow
-    from vramtop.monitor.snapshot.gpu_details import DetailLevel
-    from vramtop.monitor.snapshot.memory_history import MemoryHistory
-    from vramtop.monitor.snapshot.snapshot import GpuKey
-
-    from ..feed import BoardFeed
-    from .layout import DashboardLayout
-    from .panel_places import PanelPlace
-
 
 _MIN_DETAILS_WIDTH = 100
 """Cells of a panel that has room for more than utilisation, power and temperature."""

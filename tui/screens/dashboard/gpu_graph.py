@@ -1,12 +1,9 @@
 """The graph of a GPU's memory over time as lines of text: the phases of its job, and when it left its budget."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from textual.content import Content
 
 from vramtop.estimator.common.sizes import GIB, format_gib
+from vramtop.monitor.board.board import GpuRow
 
 from ...draw.gpu_bars import bar_content, held_colour
 from ...draw.labels import MUTED, run_moments, worst_row
@@ -14,10 +11,6 @@ from ...draw.memory_graph import Readings, timeline_cells, timeline_marks
 from ...draw.palette import colour_of
 from ...draw.run_graph import BOUND, EXPECTED, LevelLine, RunGraphData, row_of, run_graph_rows
 from .panel_shape import PanelShape, panel_line
-
-if TYPE_CHECKING:
-    from vramtop.monitor.board.board import GpuRow
-
 
 _SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
 _MIN_HEIGHT_WITH_TIMELINE = 4

@@ -1,14 +1,14 @@
 """The panel of a GPU as lines of text: held memory and budget on one scale, and a graph over time."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from rich.cells import cell_len
 from textual.content import Content
 
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
+from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.snapshot.mig_devices import MigDevice
+from vramtop.monitor.snapshot.snapshot import GpuReading
 
 from ...draw.gpu_bars import bar_content, budget_cells, held_cells, is_uncertain
 from ...draw.gpu_figures import gpu_figure_parts
@@ -28,21 +28,13 @@ from ...draw.labels import (
     urgent_label,
     worst_row,
 )
+from ...draw.memory_graph import Readings
 from ...draw.palette import STATUSES, budget_size, unattributed_label
 from ...draw.text_output import printable
 from ...keys import shown_key
 from .gpu_graph import graph_lines
 from .gpu_rows import is_shared
 from .panel_shape import LABEL_WIDTH, PanelShape, panel_line
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from vramtop.monitor.board.board import GpuRow, ProcessRow
-    from vramtop.monitor.snapshot.snapshot import GpuReading
-
-    from ...draw.memory_graph import Readings
-
 
 _MIN_BAR_WIDTH = 12
 

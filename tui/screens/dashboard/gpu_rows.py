@@ -1,9 +1,8 @@
 """The GPUs as rows, one line each, with a cursor; the dashboard shows the selected one as a panel."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from textual.binding import Binding, BindingType
@@ -12,8 +11,9 @@ from textual.message import Message
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, format_gib
-from vramtop.monitor.board.board import GpuRow
+from vramtop.monitor.board.board import Board, GpuRow
 from vramtop.monitor.snapshot.mig_devices import MigDevice
+from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
 
 from ...draw.gpu_bars import bar_content, held_cells_with_budget_mark
 from ...draw.gpu_figures import hardware_cell
@@ -34,16 +34,7 @@ from ...draw.palette import STATUSES
 from ...draw.text_output import printable
 from ...keys import bind
 from ...widgets.row_table import RowTable
-from ..feed import STALE_INTERVALS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from vramtop.monitor.board.board import Board
-    from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
-
-    from ..feed import BoardFeed
-
+from ..feed import STALE_INTERVALS, BoardFeed
 
 _UTIL_WIDTH = 5
 _MIN_UTIL_WIDTH = 72

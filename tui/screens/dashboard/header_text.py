@@ -1,15 +1,14 @@
 """The lines above the GPUs: the machine and its readings, the host's load, warnings, and anomalies."""
 
-from __future__ import annotations
-
 import time
 from textwrap import wrap
-from typing import TYPE_CHECKING
 
 from textual.content import Content
 
 from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.board.board import Board, Hidden
 from vramtop.monitor.snapshot.gpu_list import gpu_list
+from vramtop.monitor.snapshot.snapshot import HostLoad
 
 from ...draw.labels import MUTED, SEPARATOR, alarm, join_to_width, left_and_right
 from ...draw.palette import colour_of, on_colour
@@ -17,12 +16,6 @@ from ...draw.text_output import printable
 from ...keys import shown_key
 from ..feed import BoardFeed, feed_signs
 from .summary_line import unread_processes
-
-if TYPE_CHECKING:
-    from vramtop.monitor.board.board import Board, Hidden
-    from vramtop.monitor.snapshot.snapshot import HostLoad
-
-    from ..feed import BoardFeed
 
 
 def header_line(board: Board | None, feed: BoardFeed, width: int) -> Content:

@@ -1,18 +1,11 @@
 """The dashboard's layout: panels or rows, their heights, and what is left out when there is little room."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
 
-from .panel_places import place_panels
+from .panel_places import PanelPlace, place_panels
 from .panel_shape import FRAME_LINES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .panel_places import PanelPlace
 
 
 class DashboardLayout(msgspec.Struct, frozen=True, kw_only=True):

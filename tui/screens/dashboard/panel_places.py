@@ -1,20 +1,14 @@
 """Arranges the panels of the GPUs in columns; those with graphs have graphs of one height."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
-from typing import TYPE_CHECKING
+
+from vramtop.monitor.board.board import GpuRow
 
 from ...draw.labels import worst_row
 from .panel_shape import FRAME_LINES, JOBLESS_LINES, PanelShape
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from vramtop.monitor.board.board import GpuRow
-
 
 MIN_WIDTH = 78
 _MIN_GRAPH, _MAX_GRAPH = 2, 9

@@ -1,13 +1,12 @@
 """The list of pending jobs: their verdicts now, and why."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from textual.content import Content
 
 from vramtop.estimator.common.errors import NOT_REHEARSED
 from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.board.board import PendingRow
 
 from ...draw.labels import MUTED, alarm, badge
 from ...draw.palette import VERDICTS
@@ -15,12 +14,6 @@ from ...draw.text_output import printable
 from ...keys import shown_key
 from ...widgets.static_lines import StaticLines
 from ..base import is_view_only
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from vramtop.monitor.board.board import PendingRow
-
 
 _HIGHLIGHT_SECONDS = 60.0
 """A job is highlighted this long after it started or ceased to fit."""

@@ -1,8 +1,6 @@
 """Base of screens with the process table: view, sort and signals."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from textual import on
 from textual.app import SystemCommand
@@ -10,24 +8,17 @@ from textual.content import Content
 from textual.events import ScreenResume
 from textual.screen import Screen
 
+from vramtop.monitor.board.board import ProcessRow
 from vramtop.monitor.storage.settings.schema import COLUMNS, SORT, VIEW
 
 from ...draw.labels import MUTED
 from ...keys import bind, shown_key
 from ...widgets.static_lines import StaticLines
+from ..base import BoardApp
 from .process_columns import columns_named
 from .process_rows import SORTED_BY
 from .process_table import ProcessTable
-from .table_view import VIEWS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from vramtop.monitor.board.board import ProcessRow
-
-    from ..base import BoardApp
-    from .table_view import ViewName
-
+from .table_view import VIEWS, ViewName
 
 PROCESS_KEYS = (
     bind("processes.view", "view", "View"),

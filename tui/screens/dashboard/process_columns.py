@@ -4,14 +4,15 @@ To add a column, write what it shows of a process and of a group, a row in ``COL
 and in the settings (``PROCESS_COLUMNS`` of their schema), by which users choose it.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.board.board import ProcessRow
+from vramtop.monitor.board.process_groups import ProcessGroup
 from vramtop.monitor.snapshot.demand import DRIVER_FIGURES, Demand, ProcessFigure
 
 from ...draw.cell_text import CellText, status_tone
@@ -32,13 +33,6 @@ from .process_cells import (
     process_status,
     user_text,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from vramtop.monitor.board.board import ProcessRow
-    from vramtop.monitor.board.process_groups import ProcessGroup
-
 
 ColumnName = Literal[
     "PID", "USER", "GPU", "VRAM GiB", "MAX", "SPREAD", "BUDGET", "DIFF", "STATUS", "SM %", "BW %", "CPU %", "RAM GiB",

@@ -5,13 +5,17 @@ Every used byte of a GPU is in some row: memory that no process accounts for has
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import msgspec
 
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
+from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.board.process_groups import GroupKey, ProcessGroup
+from vramtop.monitor.host.inspect.ancestry import Ancestor
 from vramtop.monitor.snapshot.mig_devices import MigDevice
+from vramtop.monitor.snapshot.snapshot import GpuReading
 
 from ...draw.cell_text import CellText
 from ...draw.labels import WORST_FIRST, severity_rank
@@ -26,14 +30,6 @@ from .process_cells import (
     without_folder,
 )
 from .process_columns import COLUMNS, ColumnName, ProcessColumn, figure_order
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
-    from vramtop.monitor.host.inspect.ancestry import Ancestor
-    from vramtop.monitor.snapshot.snapshot import GpuReading
-
 
 SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER", "SM", "BW", "CPU", "RAM", "THR"]
 RowKey = GroupKey

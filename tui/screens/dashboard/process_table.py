@@ -1,12 +1,17 @@
 """The table of the runs and processes on all GPUs: its views, its order, its columns and what it asks to be read."""
 
-from __future__ import annotations
+from collections.abc import Hashable, Mapping, Sequence
+from typing import ClassVar
 
-from typing import TYPE_CHECKING, ClassVar
-
+from textual.binding import BindingType
 from textual.message import Message
 
+from vramtop.monitor.board.board import Board
+from vramtop.monitor.host.inspect.ancestry import Ancestor, AncestryReader
+from vramtop.monitor.snapshot.demand import Demand
+
 from ...background.latest_only_task import LatestOnlyTask
+from ...draw.cell_text import CellText
 from ...keys import bind
 from ...widgets.columns import Column
 from ...widgets.row_table import FOLD_SIGNS, MARGIN, ROW_BINDINGS, RowTable
@@ -21,17 +26,6 @@ from .process_columns import (
 )
 from .process_rows import SORTED_BY, SortKey, TableRow, position_of
 from .table_view import TableView, ViewName
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
-
-    from textual.binding import BindingType
-
-    from vramtop.monitor.board.board import Board
-    from vramtop.monitor.host.inspect.ancestry import Ancestor, AncestryReader
-    from vramtop.monitor.snapshot.demand import Demand
-
-    from ...draw.cell_text import CellText
 
 TABLE_KEYS = (
     bind(

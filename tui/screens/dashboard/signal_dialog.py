@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -17,12 +17,8 @@ from vramtop.monitor.host.terminate import TerminationBatch
 
 from ...keys import bind, shown_key
 from ...widgets.static_lines import StaticLines
-from ..base import DrawnScreen
+from ..base import BoardApp, DrawnScreen
 from .signal_text import batch_status, signal_details
-
-if TYPE_CHECKING:
-    from ..base import BoardApp
-
 
 SIGNAL_KEYS = [
     bind("app.back", "leave", "Leave it"),

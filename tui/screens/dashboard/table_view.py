@@ -1,25 +1,18 @@
 """Views of the process table: runs, a tree or single processes; and which runs are unfolded."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Literal
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
+from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.process_groups import GroupKey, ProcessGroup, group_processes
+from vramtop.monitor.host.inspect.ancestry import Ancestor
 
 from .process_cells import group_count, group_gpus, short_gpu_list
+from .process_columns import ColumnName
 from .process_rows import ORDERS, SortKey, TableRow, in_order, matches, matching, table_rows, unattributed_rows
 from .tree_rows import tree_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from vramtop.monitor.board.board import Board
-    from vramtop.monitor.host.inspect.ancestry import Ancestor
-
-    from .process_columns import ColumnName
-
 
 ViewName = Literal["runs", "tree", "processes"]
 VIEWS: tuple[ViewName, ...] = ("runs", "processes", "tree")

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from vramtop.estimator.common.records import replace
+from vramtop.monitor.board.board import Board, ProcessRow
 from vramtop.monitor.board.process_groups import ProcessGroup
 from vramtop.monitor.host.inspect.ancestry import Ancestor
 from vramtop.monitor.host.known_programs import starts_sessions
+from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 from .process_rows import SortKey, TableRow, in_order, matches, order_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from vramtop.monitor.board.board import Board, ProcessRow
-    from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 
 def tree_rows(

@@ -1,10 +1,10 @@
 """The GPUs with which the fit check compares a job, and the search for advice on it."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 import msgspec
 
+from vramtop.estimator.advice.suggestion_search import Suggestion
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CancelledError, Verdict, VramtopError
 from vramtop.estimator.job.job import Job
@@ -13,12 +13,6 @@ from vramtop.monitor.board.fit import check_fit, with_host_memory
 from vramtop.monitor.board.fit_result import FitResult
 
 from ...job.advice import Advice, EstimateJob, find_advice
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from vramtop.estimator.advice.suggestion_search import Suggestion
-
 
 _STEP_BITS = 27
 """Available memory counts in steps of 128 MiB: smaller changes leave advice as it is."""

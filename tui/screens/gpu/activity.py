@@ -1,28 +1,20 @@
 """A GPU's activity: utilisation, memory bandwidth, memory, power and temperature, with their history."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import msgspec
 from textual.content import Content
 
 from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.board.board import GpuRow
+from vramtop.monitor.snapshot.memory_history import GpuFigure, MemoryHistory
 from vramtop.monitor.snapshot.mig_devices import MigDevice
+from vramtop.monitor.snapshot.snapshot import GpuReading
 
 from ...draw.gpu_bars import bar_content, held_cells_with_budget_mark
 from ...draw.gpu_figures import power_words
 from ...draw.labels import MUTED
+from ...draw.memory_graph import Readings
 from ...draw.palette import colour_of
 from .lines import LineShape, bar_line, history_line, labelled, line_shape, share_bar, whole_figure
-
-if TYPE_CHECKING:
-    from vramtop.monitor.board.board import GpuRow
-    from vramtop.monitor.snapshot.memory_history import GpuFigure, MemoryHistory
-    from vramtop.monitor.snapshot.snapshot import GpuReading
-
-    from ...draw.memory_graph import Readings
-
 
 _HOT_MARGIN_C = 3
 """Degrees below the temperature at which a GPU slows down from which on it counts as hot."""

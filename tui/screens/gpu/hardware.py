@@ -1,24 +1,18 @@
 """Clocks, links, health and settings of a GPU in words, one subject a line, and why figures are unknown."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from itertools import takewhile
 from textwrap import wrap
-from typing import TYPE_CHECKING
 
 from textual.content import Content
 
 from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
+from vramtop.monitor.snapshot.snapshot import GpuReading
 
 from ...draw.labels import MUTED, SEPARATOR, alarm
 from ...draw.text_output import printable
 from .lines import LABEL_WIDTH, labelled, whole_figure
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
-    from vramtop.monitor.snapshot.snapshot import GpuReading
 
 
 def fact_lines(gpu: GpuReading, width: int) -> list[Content]:

@@ -1,18 +1,10 @@
 """A line with a label, a bar on a fixed scale, a figure in words, and its recent history."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import msgspec
 from textual.content import Content
 
 from ...draw.labels import FAINT, MUTED
-from ...draw.memory_graph import EIGHTHS, column_sizes
-
-if TYPE_CHECKING:
-    from ...draw.memory_graph import Readings
-
+from ...draw.memory_graph import EIGHTHS, Readings, column_sizes
 
 LABEL_WIDTH = 12
 _MIN_WIDTH_WITH_HISTORY = 70

@@ -1,16 +1,19 @@
 """The GPU screen: what one GPU does, what holds it back, its links and health, and the processes on it."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
 from vramtop.estimator.common.records import replace
+from vramtop.monitor.board.board import Board, GpuRow
 from vramtop.monitor.snapshot.clock_reasons import clock_reasons
+from vramtop.monitor.snapshot.demand import Demand
+from vramtop.monitor.snapshot.gpu_details import DetailLevel
+from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
 
 from ...draw.gpu_figures import reason_badge
 from ...draw.labels import MUTED, alarm, format_duration, join_to_width, left_and_right
@@ -24,19 +27,9 @@ from ..dashboard.gpu_graph import graph_span
 from ..dashboard.gpu_rows import stale_seconds
 from ..dashboard.process_actions import PROCESS_KEYS, ProcessTableScreen
 from ..dashboard.process_table import ProcessTable
+from ..feed import BoardFeed
 from .activity import Histories, activity_lines
 from .hardware import fact_lines, reason_lines
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-
-    from vramtop.monitor.board.board import Board, GpuRow
-    from vramtop.monitor.snapshot.demand import Demand
-    from vramtop.monitor.snapshot.gpu_details import DetailLevel
-    from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
-
-    from ..feed import BoardFeed
-
 
 GPU_KEYS: list[BindingType] = [
     bind("app.back", "app.pop_screen", "Back"),

@@ -1,19 +1,15 @@
 """Preflight as text: a row for each check, and a summary."""
 
-from typing import TYPE_CHECKING
-
 from textual.content import Content
 
 from vramtop.monitor.preflight.check_result import Check, CheckResult
 
+from ...background.preflight_run import PreflightProgress
 from ...draw.labels import MUTED, shorten
 from ...draw.palette import CHECK_RUNNING, CHECKS, Mark
 from ...draw.text_output import printable
 from ...reports.preflight_text import MARK_WIDTH, count_outcomes, outcome_lines, outcome_mark, summary_line
 from .mark import painted
-
-if TYPE_CHECKING:
-    from ...background.preflight_run import PreflightProgress
 
 
 def check_rows(progress: "PreflightProgress", *, width: int, now: float) -> list[Content]:

@@ -1,19 +1,15 @@
 """Preflight in one line of another screen, with the key for more."""
 
-from typing import TYPE_CHECKING
-
 from textual.content import Content
 
 from vramtop.estimator.job.job import Job
 
+from ...background.preflight_run import PreflightProgress
 from ...draw.labels import MUTED
 from ...draw.palette import CHECK_UNKNOWN, CHECKS, Mark
 from ...keys import shown_key
 from ...reports.preflight_text import count_outcomes, outcome_mark
 from ...widgets.static_lines import StaticLines
-
-if TYPE_CHECKING:
-    from ...background.preflight_run import PreflightProgress
 
 
 def mark_line(progress: "PreflightProgress | None", *, stale: bool = False) -> Content:

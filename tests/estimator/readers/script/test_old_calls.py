@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from reading import read_script as read
 
+from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 from vramtop.estimator.readers.source.old_calls import OLD_CALLS
 
@@ -135,6 +136,15 @@ def test_a_known_version_counts(tmp_path: Path) -> None:
     assert reading.value("software.transformers") == "4.31.0"
     (tmp_path / "requirements.txt").write_text("transformers==4.33.0\n")
     assert read(tmp_path, text).value("software.transformers") == "4.33.0"
+
+
+def test_an_installed_version_that_refuses_the_script_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.replace("=2)", "=2, evaluation_strategy='no')"))
+    reading = read_launch(
+        ("python", "train.py"), environ={}, cwd=tmp_path, beside_python={"transformers": "5.23.0", "torch": "2.8.0"}
+    )
+    assert (reading.value("software.transformers"), reading.value("software.torch")) == ("4.50", "2.8.0")
+    assert any("has 5.23.0, which is not counted" in each for each in reading.warnings)
 
 
 def test_the_last_possible_version_may_be_an_older_one(tmp_path: Path) -> None:

@@ -615,3 +615,26 @@ def test_what_is_not_known_is_named_in_the_order_of_the_script(tmp_path: Path) -
     text = f"{LOAD}Trainer(model, TrainingArguments('o', {unknown})).train()\n"
     named = [each for each in read(tmp_path, text).warnings if "f(" in each]
     assert [each.partition("=f(")[2][:1] for each in named] == ["1", "2", "3", "4"]
+
+
+def test_the_trainer_does_not_switch_off_the_checkpointing_of_its_model(tmp_path: Path) -> None:
+    text = LOAD + "model.gradient_checkpointing_enable()\n"
+    off = 'args = TrainingArguments("out", per_device_train_batch_size=2, gradient_checkpointing=False)\n'
+    assert read(tmp_path, text + off + TRAIN).value("training.activation_checkpointing") == "full"
+    assert read(tmp_path, LOAD + off + TRAIN).value("training.activation_checkpointing") == "none"
+
+
+@pytest.mark.parametrize("given", ["", ", fsdp=''", ", fsdp=fsdp if False else None"])
+def test_a_trainer_shards_only_if_its_arguments_say_so(tmp_path: Path, given: str) -> None:
+    text = f"""
+import fire
+def main(fsdp: str = "full_shard auto_wrap"):
+    {LOAD.splitlines()[0]}
+    args = TrainingArguments("out", per_device_train_batch_size=2, bf16=True{given})
+    {TRAIN}fire.Fire(main)
+"""
+    assert read(tmp_path, text).value("parallel.strategy") is None
+    assert (
+        read(tmp_path, text.replace(f"bf16=True{given})", "bf16=True, fsdp=fsdp)")).value("parallel.strategy")
+        == "fsdp2"
+    )

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pynvml
 import pytest
@@ -20,15 +19,13 @@ from vramtop.monitor.fleet.board_reading import reading_of_board
 from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.hosts_board import hosts_snapshot
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.snapshot import GpuReading
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.cli.board_json import board_json
 from vramtop.tui.draw.gpu_bars import held_cells
 from vramtop.tui.screens.dashboard.gpu_rows import gpu_status
 from vramtop.tui.screens.dashboard.process_rows import table_rows
 from vramtop.tui.screens.dashboard.summary_line import summary_line
-
-if TYPE_CHECKING:
-    from vramtop.monitor.snapshot.snapshot import GpuReading
 
 
 @st.composite
