@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, get_args
 
@@ -13,6 +14,7 @@ from ..common.errors import CannotTellError, InputError
 from ..common.paths import working_folder
 from ..common.records import replace
 from ..job.settings import MAX_CONF, Software
+from .arguments import table as arguments_table
 from .notebook import notebook_of_program, with_cells
 from .program.accelerate import accelerate_layers
 from .program.device_choice import choice_of_line, choice_of_script
@@ -432,8 +434,9 @@ def _warn_of_unread_files(program: Program, opened: Collection[str | None]) -> N
 
 
 def _doubt_abbreviations(program: Program, flags: SettingsLayer, script: ScriptSettings) -> None:
+    own_names = {*MODEL_NAMES, *chain(*arguments_table.library("transformers").aliases.values())}
     for name, sentence in abbreviations(flags, script.option_names or MEMORY_ARGUMENTS):
-        if script.option_names or ("_" in name and name not in MODEL_NAMES):
+        if script.option_names or ("_" in name and name not in own_names):
             program.findings.doubt(sentence, "either", *_PARTS)
 
 

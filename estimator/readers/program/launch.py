@@ -221,6 +221,9 @@ class LaunchParser:
         """Parse a launcher's flags up to the program."""
         end = _end_of_flags(tokens, _NAMES.without_value[name])
         options, _ = parse_flags(tokens[:end], where=f"of {name}")
+        for full in ("nnodes", "nproc_per_node"):  # argparse takes their beginnings too
+            short = next((each for each in options if len(each) > 1 and full.startswith(each)), full)
+            options |= {full: options[short]} if short in options else {}
         found = replace(found, launchers=(*found.launchers, name), options={**options, **found.options})
         rest = tokens[end:]
         if not rest:

@@ -26,7 +26,8 @@ from .values import UNKNOWN, Call, Class, Function, Instance, Name, plain, short
 DIFFUSION = "a model of diffusers"
 """Stands among the names that are called for one of diffusers' models that can be trained."""
 _DIFFUSED = re.compile(r"diffusers\..*(UNet|Transformer\w*Model|ControlNet\w*\.|Prior\w*Model)")
-_PATCHED = ("torch", "transformers", "trl", "peft", "accelerate", "deepspeed", "flash_attn")
+DECIDING_LIBRARIES = ("torch", "transformers", "trl", "peft", "accelerate", "deepspeed", "flash_attn")
+"""Libraries whose functions decide how much memory a step takes."""
 _TRUSTED = scripts().names["trusted_libraries"]
 """Libraries whose functions do what their names say."""
 _NEVER_TRAIN = scripts().names["libraries_without_a_loop"]
@@ -295,7 +296,7 @@ def own_method(instance: Instance, call: Call) -> Any:
 def assigned(target: Name, value: Any, call: Call) -> None:
     """Note what is assigned to a part of a library."""
     is_code = isinstance(value, Function | Class | Name) or value is UNKNOWN
-    if target.path.partition(".")[0] in _PATCHED and is_code and not _HARMLESS.fullmatch(call.name):
+    if target.path.partition(".")[0] in DECIDING_LIBRARIES and is_code and not _HARMLESS.fullmatch(call.name):
         call.doubt(f"the script replaces {'.'.join(target.path.split('.')[-2:])}; the library's own is assumed.")
 
 
@@ -304,6 +305,9 @@ def not_followed(nodes: Iterable[ast.AST], why: str, where: str, notes: Notes) -
     found = [node for part in nodes for node in ast.walk(part) if _matters(node)]
     called = [_called(node).rpartition(".")[2] for node in found]
     notes.loads_unfollowed = any(name.startswith("from_") or is_model_class(name) for name in called)
+    if any(name in ("get_peft_model", "add_adapter") for name in called):
+        for model in notes.models:
+            model.changed_unseen = True
     lengths = all(getattr(node, "attr", "") in (*LENGTH_ARGUMENTS, "model_max_length") for node in found)
     if found:
         sentence = f"{where}: {short_text(found[0])} is not followed{why}; memory may depend on it."

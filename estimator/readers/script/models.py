@@ -21,7 +21,10 @@ _HARMLESS_ATTRIBUTES = re.compile(
 """Attributes of a model that scripts set without changing the memory of a step."""
 _QUIET_METHODS = scripts().names["quiet_methods"]
 _ITSELF = scripts().names["methods_that_return_the_model"]
-_BODY_NAMES = ("model", "transformer", "bert", "roberta", "distilbert", "gpt_neox", "language_model", "llm")
+BODY_NAMES = frozenset(
+    {"model", "transformer", "base_model", "backbone", "bert", "roberta", "distilbert", "albert", "deberta", "electra"}
+    | {"gpt_neox", "language_model", "llm"}
+)
 """Parts in which nearly all of a model lies."""
 _CHANGES = re.compile(
     r"(?i)wrap|lora|peft|adapter|quant|freez|prun|convert|inject|replace|attach|checkpointing"
@@ -230,7 +233,7 @@ def _freeze(part: Part, call: Call) -> Any:
 
 def _checkpoint(part: Part, call: Call) -> Any:
     on = "disable" not in call.name
-    if not part.name or part.name in _BODY_NAMES:
+    if not part.name or part.name in BODY_NAMES:
         part.owner.put("activation_checkpointing", on, call, short_text(call.node))
     elif on:
         call.doubt(f"{short_text(call.node)}: checkpointing of part of the model is not counted.")

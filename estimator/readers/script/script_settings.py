@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cache, partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from ...common.untrusted_files import TooLargeError, read_file
 from ..source.old_calls import OldCall
 from ..source.settings import Setting, SettingsLayer
 from ..trl.methods import method_of_class
-from .follow import BudgetSpentError, Reader
-from .models import Model, Part, models_in
+from .follow import BudgetSpentError, Reader, names_in
+from .libraries import DECIDING_LIBRARIES
+from .models import BODY_NAMES, Model, Part, models_in
 from .named_settings import (
     add_lengths,
     imported_names,
@@ -29,6 +30,7 @@ from .named_settings import (
 from .notes import Doubt, Notes
 from .options import LIBRARIES, TRAINING_CONFIG, Options, may_parse_elsewhere
 from .trained_model import (
+    BATCHES,
     PLAIN_TRAINERS,
     decided_by_script,
     doubt_model,
@@ -205,7 +207,12 @@ def read_script(
     except Exception as error:  # noqa: BLE001 - a script may do anything; what was found so far counts
         kind = type(error).__name__
         notes.doubt(f"{path.name}: vramtop could not follow a part ({kind}); this is a bug in vramtop.")
-    return _settings(reader, {root for root, _ in imported_names(tree)})
+    libraries = {root for root, _ in imported_names(tree)}
+    for folder, name in product(folders or [path.parent], sorted(libraries.intersection(DECIDING_LIBRARIES))):
+        for place in (name, f"src/{name}", f"{name}/src/{name}"):
+            if (folder / place / "__init__.py").is_file():
+                notes.doubt(f"{place} beside {path.name} may be a changed copy of {name}; it is not read.")
+    return _settings(reader, libraries)
 
 
 def _find_module(folders: Sequence[Path], module: str, level: int, importer: str) -> Path | None:
@@ -329,6 +336,9 @@ def _add_options(tree: ast.Module, reader: Reader, no_lengths: set[str]) -> None
     """Add the settings in command-line options, named numbers and trainer arguments, which hold for any model."""
     notes, options = reader.notes, reader.notes.options
     defaults = {name: each for name, each in options.defaults() if name not in no_lengths}
+    if notes.hints.get(BATCHES[0]) is not None and not notes.trainers:  # a loader's
+        read = {name for node in ast.walk(tree) for name in names_in(node)}
+        defaults = {name: each for name, each in defaults.items() if name not in BATCHES or name in read}
     later, given = options.assigned, options.given
     cuts = longer_cuts(notes, defaults, no_lengths)
     replaced = {key: each for key, each in later.items() if key in options.declared}
@@ -370,7 +380,8 @@ def _read_optimizer(notes: Notes, model: Model | None) -> None:
     notes.hints.setdefault("optim", optimizer.setting)
     if of_model is not None:  # whatever a flag of that name says
         notes.assigned["optim"] = optimizer.setting
-    given = list(flat(optimizer.given))
-    if given and all(isinstance(value, Part) and value.name and "?" not in value.name for value in given):
+    groups = [each.get("params") if isinstance(each, dict) else each for each in flat(optimizer.given)]
+    given = list(flat(groups))
+    if given and all(isinstance(value, Part) and value.name not in ("", "?", *BODY_NAMES) for value in given):
         sentence = f"{optimizer.where}: {optimizer.name} gets some parameters; its state is counted for all that train."
-        notes.doubt(sentence)
+        notes.doubt(sentence, key="training.optimizer")

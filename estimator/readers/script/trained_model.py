@@ -21,8 +21,8 @@ from .training import Arguments
 from .values import UNKNOWN, Instance
 
 _OF_ARGUMENTS = scripts().names["of_arguments"]
-_BATCHES = library("transformers").aliases["batch"][1:]
-"""Names that scripts have for a batch, beside that of TrainingArguments."""
+BATCHES = library("transformers").aliases["batch"]
+"""Names that scripts have for a batch, that of TrainingArguments first."""
 _DTYPES = ("dtype", "torch_dtype")
 PLAIN_TRAINERS = frozenset({"Trainer", "Seq2SeqTrainer"})
 """transformers' own."""
@@ -198,7 +198,7 @@ def decided_by_script(trained: _Trained, notes: Notes) -> tuple[set[str], set[st
     passed_over = names - notes.written.keys() - notes.assigned.keys()
     own = options.declared.keys() - options.used
     unused = passed_over & (_OF_LOADING | _OF_SHARDING | own)
-    return unused, {name for name in passed_over if name in _BATCHES and name in options.declared} - unused
+    return unused, {name for name in passed_over if name in BATCHES[1:] and name in options.declared} - unused
 
 
 def read_named_model(name: Setting, notes: Notes, tree: ast.Module) -> set[str]:

@@ -167,7 +167,7 @@ class TrainerObject(Thing):
         if call.unknown_table is not None and isinstance(self.arguments, Thing):
             text = f"{call.name}(**{short_text(call.unknown_table)})"
             call.doubt(f"{text}: vramtop does not follow how batches are made.")
-        elif self.arguments is UNKNOWN or call.unknown_table is not None:
+        elif self.arguments is UNKNOWN or isinstance(self.arguments, Name) or call.unknown_table is not None:
             sentence = f"the arguments of {call.name}(...) are not known; defaults are counted."
             call.doubt(sentence)
             self._notes.hints.setdefault(_BATCH, Setting(value=UNKNOWN, origin=f"{call.where}: {sentence}"))
@@ -350,7 +350,7 @@ def _make_loader(call: Call) -> Any:
         hints[_BATCH] = setting
     elif type(setting.value) is int and setting.value != known.value:
         hints[_BATCH] = max(known, setting, key=lambda each: int(each.value))
-        sentence = f"loaders have batches of {known.value} and {setting.value}; the larger is counted."
+        sentence = f"loaders have batches of {known.value} and {setting.value}; which one trains is not known."
         call.doubt(sentence, key="training.micro_batch")
     return UNKNOWN
 

@@ -30,6 +30,7 @@ _ARRAY = re.compile(
     r"^[ \t]*(?:(?:export|declare|local|readonly)\s+(?:-\w+\s+)*)?(\w+)(\+?)=\(([^()]*)\)", re.MULTILINE
 )
 _VARIABLE = re.compile(r"\$(?:(?P<name>\w+|[@*])|\{(?P<braced>\w+|[@*])(?:\[[@*]\])?(?::?-(?P<default>[^{}]*))?\})")
+_EMPTY_DEFAULT = re.compile(r"""(?<=:-)(?:''|"")\}""")
 _OWN_FOLDER = re.compile(r"\$\(\s*dirname\s+(?:--\s+)?\"?(?:\$0|\$\{?BASH_SOURCE(?:\[0\]\})?)\"?\s*\)")
 _QUOTED_LIST = re.compile(r'"(\$(?:@|\{\w+\[@\]\}))"')
 """Each element is a word of its own, in quotes or not."""
@@ -166,7 +167,7 @@ def _calls_script(command: _Command) -> bool:
 
 
 def _only_one(found: Sequence[_Command], path: Path) -> _Command:
-    """Return the command that trains: the only one, or the only one that a launcher starts.
+    """Return the command that trains: the only one, or the only one that a launcher starts, and not in two ways.
 
     Raises:
         InputError: there is none, or which one trains is open.
@@ -174,7 +175,9 @@ def _only_one(found: Sequence[_Command], path: Path) -> _Command:
     alike = list({tuple(sorted(_without_ignored(each.words))): each for each in reversed(found)}.values())[::-1]
     launched = [each for each in alike if any(PurePath(word).name in _LAUNCHERS for word in each.words)]
     chosen = alike if len(alike) == 1 else launched
-    if len(chosen) == 1:
+    programs = [name for each in alike for name in {word for word in each.words if word.endswith(".py")}]
+    alternatives = len(chosen) == 1 and any(programs.count(word) > 1 for word in chosen[0].words)
+    if len(chosen) == 1 and not alternatives:
         return chosen[0]
     if not alike:
         raise InputError(
@@ -240,7 +243,7 @@ class _Script(msgspec.Struct):
     _in_branch: set[str] = msgspec.field(default_factory=set)
     """Variables that are set in one branch and may have another value after it."""
     _given: Set[str] = frozenset()
-    """Variables that were set before it started: a branch does not make them unknown."""
+    """Variables that were set before it started: a branch, a loop or a command does not make them unknown."""
 
     def commands(self) -> Iterator[_Command]:
         """Yield each command with its words expanded, but for what is not known.
@@ -345,8 +348,9 @@ class _Script(msgspec.Struct):
             return
         if self._depth and _ARGUMENT.search(value):
             self._in_branch.add(name)
-        if "$(...)" in value and " " not in value:
-            self.variables.pop(name, None)  # what a command prints
+        if "$(...)" in value and " " not in value:  # what a command prints
+            if name not in self._given:
+                self.variables.pop(name, None)
         elif name in self._in_branch or (self._depth and before is not None and before != value):
             self.variables.pop(name, None)
             self._in_branch.add(name)
@@ -354,8 +358,8 @@ class _Script(msgspec.Struct):
             self.variables[name] = value
 
     def _loop(self, words: Sequence[str]) -> None:
-        """Take the variable of ``for NAME in VALUE ...``: its value is known if there is one."""
-        if words:
+        """Take the variable of ``for NAME in VALUE ...``: its value is known if there is one, or if it is given."""
+        if words and words[0] not in self._given:
             self.variables.pop(words[0], None)
             if len(words) == 3 and words[1] == "in" and not _OPEN.search(words[2]):
                 self.variables[words[0]] = words[2]
@@ -373,6 +377,7 @@ class _Script(msgspec.Struct):
                 return known
             return found["default"] if found["default"] is not None and name not in self._in_branch else found[0]
 
+        text = _EMPTY_DEFAULT.sub("}", text)
         text = _OWN_FOLDER.sub(lambda _: str(self.path.parent.absolute()), text)
         text = _EXPR.sub(lambda found: "$((" + found[2].replace("\\", "") + "))", text)
         text = _QUOTED_LIST.sub(r"\1", _ARITHMETIC.sub(self._computed, text))

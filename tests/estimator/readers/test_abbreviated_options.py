@@ -74,10 +74,10 @@ def test_an_ambiguous_abbreviation_is_not_counted(tmp_path: Path) -> None:
     assert reading.uncertainties
 
 
-def test_trl_s_commands(tmp_path: Path) -> None:
+def test_a_name_that_counts_is_no_abbreviation(tmp_path: Path) -> None:
     reading = _read(tmp_path, "trl sft --model_name gpt2 --per_device_train_batch_size 3 --max_len 128 --lora_r 4")
-    assert reading.value("model.id") == "gpt2"
-    assert _warned(reading, "--max_len on the command line may stand for --max_length; it is not counted.")
+    assert (reading.value("model.id"), reading.value("training.sequence_length")) == ("gpt2", 128)
+    assert not _warned(reading, "may stand for")
 
 
 @pytest.mark.parametrize("name", ["missing.py", "train.py"])

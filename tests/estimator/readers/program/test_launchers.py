@@ -57,3 +57,8 @@ def test_a_line_pasted_as_one_word_is_split(pasted: str, words: str) -> None:
 def test_tasks_of_slurm_are_ranks(flags: str, ranks: int | None) -> None:
     found = parse_launch(f"srun {flags} python train.py".split()).options.get("num_processes")
     assert (None if found is None else int(found.value)) == ranks
+
+
+def test_torchrun_takes_the_beginnings_of_its_flags() -> None:
+    options = parse_launch(shlex.split("torchrun --nproc_per=8 --nnode 4 --node_rank 0 train.py")).options
+    assert (options["nproc_per_node"].value, options["nnodes"].value) == ("8", "4")

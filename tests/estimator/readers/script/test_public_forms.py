@@ -121,8 +121,8 @@ def test_forms_that_are_read_without_a_doubt(tmp_path: Path, text: str, found: d
             ),
             "Own holds the model; its own layers are not counted",
         ),
-        (own_loop("other = DataLoader(data, 32)\n"), "loaders have batches of 32 and 8; the larger"),
-        (own_loop("other = DataLoader(data, 2)\n"), "loaders have batches of 2 and 8; the larger"),
+        (own_loop("other = DataLoader(data, 32)\n"), "loaders have batches of 32 and 8; which one trains"),
+        (own_loop("other = DataLoader(data, 2)\n"), "loaders have batches of 2 and 8; which one trains"),
     ],
 )
 def test_forms_that_are_named(tmp_path: Path, text: str, sentence: str) -> None:
@@ -638,3 +638,45 @@ def main(fsdp: str = "full_shard auto_wrap"):
         read(tmp_path, text.replace(f"bf16=True{given})", "bf16=True, fsdp=fsdp)")).value("parallel.strategy")
         == "fsdp2"
     )
+
+
+@pytest.mark.parametrize("place", ["peft", "src/peft", "peft/src/peft"])
+def test_a_copy_of_a_library_beside_the_script_is_named(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).mkdir(parents=True)
+    (tmp_path / place / "__init__.py").touch()
+    assert (
+        f"{place} beside train.py may be a changed copy of peft; it is not read."
+        in read(tmp_path, everything()).warnings
+    )
+
+
+def test_arguments_from_a_module_that_is_not_there_are_not_the_defaults(tmp_path: Path) -> None:
+    text = f"from settings import args\n{LOAD}{CUT.format(512)}{TRAIN}"
+    assert "training.micro_batch" in read(tmp_path, text).missing
+
+
+@pytest.mark.parametrize(
+    ("parameters", "is_part"),
+    [
+        ("model.parameters()", False),
+        ("model.h.parameters()", True),
+        ("[{'params': model.h.parameters()}, {'params': [p for n, p in model.lm_head.named_parameters()]}]", True),
+        ("[{'params': model.transformer.parameters()}, {'params': model.lm_head.parameters()}]", False),
+        ("[{'params': [p for n, p in model.named_parameters() if 'bias' in n]}]", False),
+    ],
+)
+def test_an_optimizer_of_some_parameters_is_named(tmp_path: Path, parameters: str, is_part: bool) -> None:
+    reading = read(tmp_path, own_loop().replace("model.parameters()", parameters))
+    assert any("AdamW gets some parameters" in each for each in reading.warnings) == is_part
+
+
+def test_the_batch_of_the_only_loader_counts_before_an_option_that_nothing_reads(tmp_path: Path) -> None:
+    options = parsed("'--per_device_train_batch_size', default=4", "'--per_device_eval_batch_size', default=16")
+    text = own_loop(options).replace("batch_size=8", "batch_size=options.per_device_eval_batch_size")
+    assert read(tmp_path, text).value("training.micro_batch") == 16
+
+
+def test_adapters_in_a_branch_that_is_not_known_are_not_denied(tmp_path: Path) -> None:
+    branch = "if tokenizer.x:\n    from peft import get_peft_model\n    model = get_peft_model(model, LoraConfig())\n"
+    reading = read(tmp_path, everything(model=LOAD + branch), "--lora_r", "8")
+    assert not any("attaches no adapters" in each for each in (*reading.warnings, *reading.evidence().values()))

@@ -65,6 +65,11 @@ def test_the_line_is_found_with_its_values(tmp_path: Path, text: str, words: str
     assert found.folder.resolve() == (tmp_path / "train" if text is SLURM else tmp_path)
 
 
+@pytest.mark.parametrize("before", ["A=${A:-''}\n", "for A in 1 2; do ", "A=$(wc -l x)\n"])
+def test_a_value_that_is_asked_for_can_be_given(tmp_path: Path, before: str) -> None:
+    assert launched(tmp_path, f"{before}python train.py --a $A", A="4").words[-1] == "4"
+
+
 def test_arguments_variables_and_called_scripts_count(tmp_path: Path) -> None:
     (tmp_path / "inner.sh").write_text("python train.py --model_name_or_path $1 --b ${B}\n")
     found = launched(tmp_path, "export B=2\nbash inner.sh gpt2\n", "X=1 bash run.sh")
@@ -117,6 +122,7 @@ def test_other_programs_are_named(tmp_path: Path) -> None:
         ("A=0; B=$((8 / A))\npython train.py --b $B", "run.sh, line 2: the value of $B is not known"),
         ("M=a\nif [ $X ]; then M=b; fi\npython train.py --model $M", "the value of $M is not known"),
         ("python a.py\npython b.py", "run.sh starts several programs (lines 1, 2); give one of them after --"),
+        ("if [ $1 ]; then deepspeed a.py --x; else python a.py; fi", "run.sh starts several programs (lines 1, 1)"),
         ("echo hello", "run.sh is a shell script that starts no Python program that vramtop can read"),
         ("bash run.sh", "scripts call other scripts"),
         ("A=1234567890\n" + "A=$A$A\n" * 40 + "python train.py", "its variables are too long"),
