@@ -104,7 +104,9 @@ def _unknown(call: Call) -> Any:
     name, given = call.name or short_text(getattr(call.node, "func", call.node)), [*call.args, *call.kwargs.values()]
     root, notes = call.path.partition(".")[0], call.notes
     for each, setting in call.settings(*LENGTH_ARGUMENTS).items() if not _GENERATES.search(name) else ():
-        notes.hints.setdefault(each, setting)
+        known = notes.hints.setdefault(each, setting)
+        if type(known.value) is type(setting.value) is int and known.value != setting.value:
+            notes.hints[each] = max(known, setting, key=lambda found: int(found.value))
     if call.receiver is not None and call.receiver is not UNKNOWN:
         return UNKNOWN
     for value in given if name in _MAPS else ():
@@ -290,7 +292,10 @@ def own_method(instance: Instance, call: Call) -> Any:
     if is_own and (models or _TRAINS.search(call.name)):
         call.notes.trains_elsewhere |= _TRAINS.search(call.name) is not None
         call.doubt(f"{instance.kind.name}.{call.name}(...) is not followed.")
-    return instance if instance.is_module else UNKNOWN
+    if is_own or instance.is_module:
+        return instance if instance.is_module else UNKNOWN
+    call.receiver = UNKNOWN  # what one of its attributes does: a tokenizer
+    return call_library(call)
 
 
 def assigned(target: Name, value: Any, call: Call) -> None:

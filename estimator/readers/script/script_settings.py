@@ -52,6 +52,8 @@ _MAX_BYTES = 3 * 2**16
 """A script of this size is read within a second, whatever it contains."""
 _MAX_ENTRIES = 10_000
 """Files that are looked at to tell a folder of modules from one of data."""
+_TRAINS = {"backward", "manual_backward", "fit", "train_batch"}
+"""Methods of which a training loop calls one."""
 _OTHER_FRAMEWORKS = ("jax", "tensorflow", "keras", "paddle", "mxnet")
 _MODEL_FLAG = re.compile(r"(?i)(\w*(config|args|cfg)\.)?(base_?)?model([._](name|id|path|name_or_path))*")
 _TRAINERS = ("transformers", "trl", "unsloth", "optimum")
@@ -256,7 +258,7 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
     no_lengths = add_lengths(tree, reader)
     calls = notes.hints
     _add_options(tree, reader, no_lengths)
-    _read_optimizer(notes, model)
+    _read_optimizer(tree, notes, model)
     unused: set[str] = set()
     if trained.name is not None:
         unused = read_named_model(trained.name, notes, tree)
@@ -371,12 +373,14 @@ def _one_training(notes: Notes) -> list[TrainerObject]:
     return [first]
 
 
-def _read_optimizer(notes: Notes, model: Model | None) -> None:
-    """Take the optimizer of the trained model."""
+def _read_optimizer(tree: ast.Module, notes: Notes, model: Model | None) -> None:
+    """Take the optimizer of the trained model; note a training of which no backward pass was found."""
     of_model = next((each for each in notes.optimizers if model in {*models_in(each.given)}), None)
     optimizer = of_model or next(iter(notes.optimizers), None)
     if optimizer is None:
         return
+    if not notes.trainers and _TRAINS.isdisjoint(name for node in ast.walk(tree) for name in names_in(node)):
+        notes.doubt(f"{optimizer.where}: no backward pass was found for {optimizer.name}; one is counted.")
     notes.hints.setdefault("optim", optimizer.setting)
     if of_model is not None:  # whatever a flag of that name says
         notes.assigned["optim"] = optimizer.setting

@@ -172,6 +172,7 @@ class TrainerObject(Thing):
             call.doubt(sentence)
             self._notes.hints.setdefault(_BATCH, Setting(value=UNKNOWN, origin=f"{call.where}: {sentence}"))
         self._take_model(call)
+        _follow_items(call, call.value(None, "train_dataset"))
         for name in ("data_collator", "collate_fn"):
             _doubt_collator(call, name)
         for name in (each for each in _OWN_PARTS if call.value(None, each) is not None):
@@ -333,6 +334,7 @@ def _make_loader(call: Call) -> Any:
     texts = short_text(call.nodes.get("dataset", call.nodes.get(0))), short_text(call.nodes.get(key))
     is_test = re.search(r"(?i)val|test|eval|dev(?!ice)", " ".join(texts)) is not None
     if not is_test:
+        _follow_items(call, call.value(0, "dataset"))
         _doubt_collator(call, "collate_fn")
     setting = call.setting(key) if key == "batch_size" or len(call.args) > 1 else None
     if call.value(1, "batch_size") is None and call.value(None, "batch_sampler") is not None:
@@ -353,6 +355,13 @@ def _make_loader(call: Call) -> Any:
         sentence = f"loaders have batches of {known.value} and {setting.value}; which one trains is not known."
         call.doubt(sentence, key="training.micro_batch")
     return UNKNOWN
+
+
+def _follow_items(call: Call, data: Any) -> None:
+    """Follow how a data set of the script makes an item, which may cut its text."""
+    make = data.kind.find("__getitem__") if isinstance(data, Instance) else None
+    if isinstance(make, Function):
+        call.run.call(make, Call(call.run, call.node, "__getitem__", args=[data, UNKNOWN]))
 
 
 def _doubt_collator(call: Call, name: str) -> None:

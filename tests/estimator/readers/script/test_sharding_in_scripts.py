@@ -111,6 +111,7 @@ from transformers import AutoModelForCausalLM
 model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B", dtype=torch.bfloat16)
 LINES
 optimizer = torch.optim.AdamW(model.parameters())
+model(x).loss.backward()
 optimizer.step()
 """
 

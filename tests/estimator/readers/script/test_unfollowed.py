@@ -287,7 +287,7 @@ class Data(Dataset):
 model = AutoModelForSequenceClassification.from_pretrained("bert-base-uncased").cuda()
 print(sum(each.nelement() * each.element_size() for each in model.parameters()))
 optimizer = torch.optim.AdamW(model.parameters())
-for batch in DataLoader(Data(), batch_size=8):
+for batch in DataLoader(DATA, batch_size=8):
     model(**batch).loss.backward()
     optimizer.step()
 """
@@ -295,11 +295,34 @@ for batch in DataLoader(Data(), batch_size=8):
 
 @pytest.mark.parametrize(("more", "length"), [("", 256), ("), tokenizer('a', max_length=64", 512)])
 def test_the_one_length_that_tokenizers_cut_to_counts_and_is_in_doubt(tmp_path: Path, more: str, length: int) -> None:
-    (tmp_path / "train.py").write_text(OF_ITEMS.replace("MORE", more))
+    (tmp_path / "train.py").write_text(OF_ITEMS.replace("MORE", more).replace("DATA", "cached(Data)"))
     reading = read_launch(["python", "train.py"], environ={}, cwd=tmp_path)
     assert reading.value("training.sequence_length") == length  # of several: the most that the model takes
     assert warned(reading, "is taken for what cuts sequences") == (length == 256)
     assert not warned(reading, "may change the model")
+
+
+@pytest.mark.parametrize("more", ["", "), tokenizer('a', max_length=64"])
+def test_the_items_of_an_own_data_set_are_followed(tmp_path: Path, more: str) -> None:
+    own = OF_ITEMS.replace("MORE", more).replace("DATA", "Data(tokenizer, 128)")
+    kept = own.replace(
+        "    def __getitem__", "    def __init__(self, t, n=9):\n        self.t, self.n = t, n\n    def __getitem__"
+    )
+    for text, length in (
+        (own, 256),
+        (kept.replace("return tokenizer", "return self.t").replace("=256", "=self.n"), 128),
+    ):
+        (tmp_path / "train.py").write_text(text)
+        reading = read_launch(["python", "train.py"], environ={}, cwd=tmp_path)
+        assert reading.value("training.sequence_length") == length
+        assert not warned(reading, "what cuts sequences")
+
+
+def test_a_training_without_a_backward_pass_is_in_doubt(tmp_path: Path) -> None:
+    for text in (OF_ITEMS, OF_ITEMS.replace(".loss.backward()", "")):
+        (tmp_path / "train.py").write_text(text.replace("MORE", "").replace("DATA", "Data()"))
+        reading = read_launch(["python", "train.py"], environ={}, cwd=tmp_path)
+        assert warned(reading, "no backward pass was found for AdamW") == ("backward" not in text)
 
 
 ACCUMULATES = """import argparse
