@@ -53,6 +53,8 @@ _MAX_NESTING = 40
 """Expressions inside expressions."""
 _NAMES_LAYERS = ("named_modules()", "isinstance(", "'lm_head'")
 """In a function that returns the names of all linear layers but the output layer, for ``target_modules``."""
+_OF_LAYERS = re.compile("name|linear|module|target|layer")
+"""In the name of such a function."""
 _FILLING = ("append", "add", "extend", "update", "insert", "setdefault", "pop", "remove", "discard")
 _EXITS = ("sys.exit", "exit", "quit", "os._exit")
 _TEXT_METHODS = ("lower", "upper", "strip", "split", "startswith", "endswith", "replace")
@@ -664,7 +666,7 @@ class Reader:
             end = self.block(node.body, scope)
             value = end.value if end is not None and end.kind == "return" else None
             value = UNKNOWN if self._may_return[-1] and not isinstance(value, Thing | tuple) else value
-            source = ast.unparse(node) if value is UNKNOWN else ""
+            source = ast.unparse(node) if value is UNKNOWN and _OF_LAYERS.search(node.name) else ""
             return "all-linear" if "vision" not in source and all(each in source for each in _NAMES_LAYERS) else value
         finally:
             self._active.pop()
@@ -694,7 +696,7 @@ class Reader:
             made.values[name] = call.value(at, name, default=kind.find(name))
         for name, given in (("__init__", call), ("__post_init__", Call(self, call.node, "__post_init__"))):
             start = kind.find(name)
-            if isinstance(start, Function) and not made.is_module:
+            if isinstance(start, Function):
                 self.call(start, given.after(made))
         return made
 

@@ -50,6 +50,8 @@ _GROUPS = scripts().names["groups"]
 """Functions by which GPUs share more than the data."""
 _AVERAGES = re.compile(r"(?i)ema|ema.?(model|v\d|params)?|.*exponentialmovingaverage|averagedmodel|modelema\w*|.*_ema")
 """Classes that keep an average of a model's weights."""
+_CUTS_GRAPH = re.compile(r"no_grad|detach|inference_mode|requires_grad|checkpoint")
+"""In a class: it may train less than the whole model."""
 _RUNNERS = ("Fire", "notebook_launcher", "spawn", "Process", "start_processes", "debug_launcher", "cli")
 _PARSERS = ("HfArgumentParser", "TrlParser", "ArgumentParser", "H4ArgumentParser")
 _USUAL_TORCH = "2.13.0"
@@ -285,9 +287,7 @@ def own_method(instance: Instance, call: Call) -> Any:
         model.changed_unseen |= is_own
     if models and not is_own:
         if instance.is_module:
-            call.notes.doubt(
-                f"{models[0].where}: {instance.kind.name} holds the model; its own layers are not counted."
-            )
+            doubt_own_layers(models[0], instance.kind, call.notes)
         return models[0].method(call)
     if is_own and (models or _TRAINS.search(call.name)):
         call.notes.trains_elsewhere |= _TRAINS.search(call.name) is not None
@@ -296,6 +296,13 @@ def own_method(instance: Instance, call: Call) -> Any:
         return instance if instance.is_module else UNKNOWN
     call.receiver = UNKNOWN  # what one of its attributes does: a tokenizer
     return call_library(call)
+
+
+def doubt_own_layers(model: Model, kind: Class, notes: Notes) -> None:
+    """Note that a class of the script's holds the model; its own layers take more memory unless it cuts the graph."""
+    only_adds = _CUTS_GRAPH.search(ast.unparse(kind.node)) is None
+    sentence = f"{model.where}: {kind.name} holds the model; its own layers are not counted."
+    notes.doubt(sentence, key="other_models" if only_adds else None)
 
 
 def assigned(target: Name, value: Any, call: Call) -> None:

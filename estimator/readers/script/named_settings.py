@@ -8,6 +8,7 @@ from typing import Any
 from ...common.records import replace
 from ..arguments.table import library, scripts
 from ..source.settings import Setting
+from ..trl.methods import method_of_class
 from .configs import LENGTH_ARGUMENTS
 from .follow import OTHER_LENGTHS, Reader, names_in
 from .notes import Notes
@@ -115,7 +116,8 @@ def add_lengths(tree: ast.Module, reader: Reader) -> set[str]:
     _add_cut_of_targets(tree, reader)
     given = (notes.written, notes.hints, options.declared, *(each.values for each in notes.arguments))
     has_other = any(name in LENGTH_ARGUMENTS and name not in read_idly for table in given for name in table)
-    for name in sorted(ours - read - {*_LENGTHS_OF_TRL}):
+    has_trl = not notes.trainers or any(method_of_class(each.name) for each in notes.trainers)
+    for name in sorted(ours - read - {*(_LENGTHS_OF_TRL if has_trl else ())}):
         is_idle = name in read_idly
         place = options.declared[name].origin.partition(": ")[0]
         sentence = f"{place}: nothing in {reader.name} reads {name} to cut sequences; what cuts them is not known."

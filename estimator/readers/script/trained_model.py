@@ -14,7 +14,7 @@ from ..source.versions import is_at_least
 from ..trl.methods import method_of_class
 from .configs import ModelConfig
 from .follow import Reader
-from .libraries import starts_training
+from .libraries import doubt_own_layers, starts_training
 from .models import AdapterConfig, Model, QuantizationConfig, models_in
 from .notes import Notes
 from .training import Arguments
@@ -56,7 +56,7 @@ def find_trained(notes: Notes) -> _Trained:
             sentence = f"{where}: another model is also trained; its gradients and optimizer state are not counted."
             notes.doubt(sentence)
         if live and around is not None:
-            notes.doubt(f"{live[0].where}: {around.kind.name} holds the model; its own layers are not counted.")
+            doubt_own_layers(live[0], around.kind, notes)
         if live or around is not None:
             return _Trained(model=live[0], certain=True) if live else _Trained()
     if any(value is UNKNOWN for each in notes.optimizers for value in flat(each.given)):

@@ -61,7 +61,8 @@ _SLURM = re.compile(r"#SBATCH[ \t]+(?P<words>[^#\n]*)")
 _IGNORED = re.compile(
     r"-*(output_?dir|run_?name|logging_?dir|report_?to|master_?(addr|port)|rdzv\w*|node_?rank|machine_?rank|seed|"
     r"main_?process_?(ip|port)|(wandb|hub|log|exp|project|save|ckpt|checkpoint)\w*|learning_?rate|lr|warmup\w*|data\w*|"
-    r"\w*_?(data|files?|path_to_data)|num_?train_?epochs|epochs|max_?steps|weight_?decay|local_?rank|hostfile|tag\w*)"
+    r"\w*_?(data|files?|path_to_data)|num_?train_?epochs|epochs|max_?steps|weight_?decay|local_?rank|hostfile|tag\w*|"
+    r"(python|ld_library)_?path)"
 )
 """Flags on which the memory of a GPU does not depend: whatever their value is."""
 StartsProgram = Callable[[Sequence[str]], bool]

@@ -40,6 +40,9 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     _read_compile(inputs, findings)
     record_arguments(library("transformers"), "step", inputs.settings, findings)
     doubt_arguments(library("transformers"), "step", inputs.settings, findings)
+    if trainer is not None and trainer.checkpoints_quantized:
+        origin = f"{trainer.trl} checkpoints a quantized model (prepare_model_for_int8_training)"
+        findings.record("training.activation_checkpointing", "full", origin)
     _read_checkpointing(inputs, findings)
     if trainer is not None:
         trainer.read_loss(own_loss=inputs.own_loss)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ...common.library_versions import older
 from ...job.rules.strategies import DTYPE_NAMES
 from ..arguments.table import doubt_arguments, record_arguments
 from ..source.data_files import layer_of_setting
@@ -184,6 +185,12 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         if method.trains_value_model:
             findings.warn(f"TRL's {method.name} also trains a value model; its states and activations are not counted.")
             findings.add_uncertainty("more", *MODEL_STATES, "activations")
+
+    @property
+    def checkpoints_quantized(self) -> bool:
+        """True where it checkpoints a quantized model whatever its arguments say (``sft_trainer.py`` until 0.7.1)."""
+        quantized = self.settings.is_true("load_in_4bit") or self.settings.is_true("load_in_8bit")
+        return quantized and self.method.name == "sft" and older(self.versions.get("trl"), 0, 7, 2)
 
     def _note_casts(self, setup: Setup) -> None:
         """Note weights that the trainer casts to fp32, which are counted as they are loaded."""

@@ -680,3 +680,44 @@ def test_adapters_in_a_branch_that_is_not_known_are_not_denied(tmp_path: Path) -
     branch = "if tokenizer.x:\n    from peft import get_peft_model\n    model = get_peft_model(model, LoraConfig())\n"
     reading = read(tmp_path, everything(model=LOAD + branch), "--lora_r", "8")
     assert not any("attaches no adapters" in each for each in (*reading.warnings, *reading.evidence().values()))
+
+
+@pytest.mark.parametrize(("forward", "directions"), [("", {"more"}), ("with torch.no_grad(): pass", {"either"})])
+def test_the_model_of_an_own_module_is_known(tmp_path: Path, forward: str, directions: set[str]) -> None:
+    own = f"""
+class Tagger(torch.nn.Module):
+    def __init__(self, name):
+        self.model = transformers.AutoModel.from_pretrained(name)
+        self.head = torch.nn.Linear(768, 2)
+    def forward(self, ids):
+        {forward or "return self.head(self.model(ids))"}
+tagger = Tagger("bert-base-uncased")
+"""
+    text = own_loop().replace(LOAD, LOAD.splitlines()[1] + own).replace("model.parameters()", "tagger.parameters()")
+    reading = read(tmp_path, text.replace("model(batch", "tagger(batch"))
+    assert (reading.value("model.id"), reading.value("model.task")) == ("bert-base-uncased", "feature-extraction")
+    assert any("Tagger holds the model; its own layers are not counted" in each for each in reading.warnings)
+    assert {each.direction for each in reading.uncertainties if each.component == "weights"} == directions
+
+
+def test_a_length_that_nothing_reads_is_in_doubt(tmp_path: Path) -> None:
+    text = parsed("'--max_seq_length', default=100") + LOAD + ARGUMENTS + TRAIN
+    sentence = "nothing in train.py reads max_seq_length to cut sequences"
+    assert any(sentence in each for each in read(tmp_path, text).warnings)
+    of_trl = LOAD + "SFTTrainer(model=model, args=SFTConfig('out')).train()\n"
+    assert not any(
+        sentence in each for each in read(tmp_path, parsed("'--max_seq_length', default=100") + of_trl).warnings
+    )
+
+
+def test_a_function_that_makes_a_model_names_no_layers(tmp_path: Path) -> None:
+    text = """
+def get_model(name):
+    model = auto_gptq.load(name)
+    for name, each in model.named_modules():
+        if isinstance(each, int) and 'lm_head' in name:
+            each.half()
+    return model
+model = get_model('gpt2')
+"""
+    assert read(tmp_path, text + ARGUMENTS + TRAIN).value("model.id") != "all-linear"

@@ -21,6 +21,7 @@ class Options:
     context_length: int = {context}
 parser = HfArgumentParser((Options, TrainingArguments))
 options, args = parser.parse_args_into_dataclasses()
+texts = dict(max_length=options.max_seq_length)
 """
 LOAD = "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B', dtype=torch.bfloat16)\n"
 TRAIN = "Trainer(model=model, args=args{more}).train()\n"

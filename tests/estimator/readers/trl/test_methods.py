@@ -404,6 +404,9 @@ def test_older_versions_cast_what_is_not_quantized(read: Read, method: str, trl:
     lora = read(line(method, "--use_peft", "--load_in_4bit"), trl).job().lora
     assert lora is not None
     assert (lora.kbit_preparation, lora.adapter_dtype) == (cast, None if cast else "bf16")
+    assert read(line(method, "--use_peft", "--load_in_4bit"), "0.7.1").job().training.activation_checkpointing == (
+        "full" if method == "sft" else "none"
+    )
     plain = read(line(method, "--use_peft"), trl).job().lora
     assert plain is not None
     assert (plain.kbit_preparation, plain.adapter_dtype) == (None, None)
