@@ -393,6 +393,10 @@ class Reader:
         path = self._find(module, level, scope)
         if path is None:
             return None
+        if path == Path(self.argv[0]):  # the script itself, which another module imports
+            own = Module(lambda _: None)
+            own.scope = self.module
+            return own
         if path not in self._modules:
             tree = self._open_file(path) if self._steps > _MAX_STEPS // 2 else None
             self._modules[path] = None

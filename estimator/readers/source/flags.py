@@ -6,6 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from .settings import Setting
 
 _FLAG = re.compile(r"--?[A-Za-z_]")
+IGNORED_FLAGS = re.compile(
+    r"-*(output_?dir|run_?name|logging_?dir|report_?to|master_?(addr|port)|rdzv\w*|node_?rank|machine_?rank|seed|"
+    r"main_?process_?(ip|port)|(wandb|hub|log|exp|project|save|ckpt|checkpoint)\w*|learning_?rate|lr|warmup\w*|data\w*|"
+    r"\w*_?(data|files?|path_to_data)|num_?train_?epochs|epochs|max_?steps|weight_?decay|local_?rank|hostfile|tag\w*|"
+    r"(python|ld_library)_?path)"
+)
+"""Flags on which the memory of a GPU does not depend: whatever their value is."""
 
 
 def is_flag(token: str) -> bool:
@@ -55,6 +62,6 @@ def abbreviations(flags: Mapping[str, Setting], known: Collection[str]) -> Itera
     """
     for name, setting in flags.items():
         meant = [] if name in known else sorted(each for each in known if each.startswith(name))
-        if meant and setting.origin.startswith("--"):
+        if setting.origin.startswith("--") and not all(map(IGNORED_FLAGS.fullmatch, meant)):
             options = " or ".join(f"--{each}" for each in meant[:3])
             yield name, f"{setting.origin} may stand for {options}; it is not counted."

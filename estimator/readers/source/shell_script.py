@@ -18,6 +18,7 @@ from ...common.errors import InputError
 from ...common.paths import is_file
 from ...common.records import replace
 from ...common.untrusted_files import read_file
+from .flags import IGNORED_FLAGS
 
 SUFFIXES = (".sh", ".bash", ".zsh", ".sbatch", ".slurm")
 _SHELLS = ("sh", "bash", "zsh", "dash", "sbatch", "source", ".")
@@ -58,13 +59,6 @@ _TESTS = ("[", "[[", "test", "echo", "printf")
 """Commands that may name a program and start none."""
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", "mpirun")
 _SLURM = re.compile(r"#SBATCH[ \t]+(?P<words>[^#\n]*)")
-_IGNORED = re.compile(
-    r"-*(output_?dir|run_?name|logging_?dir|report_?to|master_?(addr|port)|rdzv\w*|node_?rank|machine_?rank|seed|"
-    r"main_?process_?(ip|port)|(wandb|hub|log|exp|project|save|ckpt|checkpoint)\w*|learning_?rate|lr|warmup\w*|data\w*|"
-    r"\w*_?(data|files?|path_to_data)|num_?train_?epochs|epochs|max_?steps|weight_?decay|local_?rank|hostfile|tag\w*|"
-    r"(python|ld_library)_?path)"
-)
-"""Flags on which the memory of a GPU does not depend: whatever their value is."""
 StartsProgram = Callable[[Sequence[str]], bool]
 
 
@@ -195,7 +189,7 @@ def _only_one(found: Sequence[_Command], path: Path) -> _Command:
 def _is_ignored(words: Sequence[str], at: int) -> bool:
     """Return True for a value on which memory does not depend."""
     name = words[at].partition("=")[0] if "=" in words[at] else words[at - 1] if at else ""
-    return _IGNORED.fullmatch(name.lower().replace("-", "_").lstrip("_")) is not None
+    return IGNORED_FLAGS.fullmatch(name.lower().replace("-", "_").lstrip("_")) is not None
 
 
 def _without_ignored(words: Sequence[str]) -> Iterator[str]:

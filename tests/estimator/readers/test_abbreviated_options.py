@@ -46,6 +46,10 @@ def test_an_abbreviation_of_a_script_s_own_option(tmp_path: Path) -> None:
     reading = _read(tmp_path, "python train.py --micro-b 16 --acc=4", _OWN.format(options=""))
     assert _warned(reading, "--micro-b on the command line may stand for --micro_batch_size; it is not counted.")
     assert _warned(reading, "may stand for --accumulate")
+    own = _OWN.format(options="").replace('"--model")', '"--dataset_config_name")')
+    assert not _warned(
+        _read(tmp_path, "python train.py --micro_batch_size 16 --dataset_config en", own), "may stand for"
+    )
     assert reading.job().unsure.activations == "either"
 
 

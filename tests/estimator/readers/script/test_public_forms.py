@@ -721,3 +721,11 @@ def get_model(name):
 model = get_model('gpt2')
 """
     assert read(tmp_path, text + ARGUMENTS + TRAIN).value("model.id") != "all-linear"
+
+
+def test_a_module_that_imports_the_script_back_reads_it_no_second_time(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("import train\ndef same(value):\n    return train.itself(value)\n")
+    text = f"import helper\ndef itself(value):\n    return value\n{LOAD}model = helper.same(model)\n"
+    text += ARGUMENTS + CUT.format(512) + TRAIN
+    reading = read(tmp_path, text)
+    assert (reading.value("model.id"), reading.uncertainties) == ("gpt2", ())
