@@ -189,13 +189,13 @@ _EXAMPLE_VALUES = {
     "model.id": "meta-llama/Llama-3.1-8B",
     "training.micro_batch": "1",
     "training.sequence_length": "2048",
-    "training.sequences_per_example": "4",
+    "training.sequences_per_example": "NUMBER",
     "lora.targets": "all-linear",
     "parallel.strategy": "zero3",
     "parallel.data_shard": "8",
     "parallel.data_replicate": "8",
 }
-"""A value for each key that another tool's configuration may lack."""
+"""A value for each key that another tool's configuration may lack; no number where the first one is never right."""
 
 
 class NotStatedError(InputError):
