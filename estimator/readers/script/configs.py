@@ -16,7 +16,10 @@ _SHAPE_FIELDS = scripts().names["shape_fields"]
 """Fields on which parameters or activations depend."""
 _ADDS_PARTS = re.compile(r"lora|adapter|prefix|pre_?seq|prompt|quant|experts|compress")
 """In the names of config fields by which a model's own code adds or changes parts."""
-_OF_THE_WEIGHTS = ("attn_implementation", "dtype", "torch_dtype")
+_OF_THE_WEIGHTS = {
+    *("attn_implementation", "dtype", "torch_dtype"),
+    *("bnb_4bit_quant_type", "bnb_4bit_use_double_quant", "bnb_4bit_quant_storage", "bnb_4bit_compute_dtype"),
+}
 """Fields that ``from_pretrained`` takes too."""
 _CHECKPOINTS = "gradient_checkpointing"
 """Field of which a model takes note when it is made (``_backward_compatibility_gradient_checkpointing``)."""

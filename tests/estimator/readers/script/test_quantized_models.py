@@ -42,6 +42,14 @@ def test_preparation_and_dropout_are_read(tmp_path: Path, prepare: str, prepared
     assert (lora.kbit_preparation, lora.dropout, lora.quantization) == (prepared, 0.05, "nf4-double")
 
 
+def test_bits_that_the_loading_is_given_itself_are_read(tmp_path: Path) -> None:
+    given = "load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True"
+    (tmp_path / "train.py").write_text(SCRIPT.replace("quantization_config=quantization", given).replace("PREPARE", ""))
+    reading = read_launch(["python", str(tmp_path / "train.py")], environ={}, versions={"transformers": "4.52"})
+    assert reading.value("lora.quantization") == "nf4-double"
+    assert not any("may add or change parts" in each for each in reading.warnings)
+
+
 @pytest.mark.parametrize(("given", "doubted"), [("dequantize=True", False), ("", True)])
 def test_weights_that_are_unpacked_as_they_are_loaded_are_not_quantized(
     tmp_path: Path, given: str, doubted: bool
