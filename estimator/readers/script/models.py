@@ -129,6 +129,8 @@ class Model(Part):
         """Something that is not followed was given it, and may have changed it."""
         self.on_gpu: bool | None = None
         """Whether it was moved to a GPU; None: the script does not say."""
+        self.is_later = call.notes.trains
+        """It is made after the training."""
         self.has_adapters = False
         self.is_frozen = False
         """The script froze all of it, and trains no part of it that is seen."""

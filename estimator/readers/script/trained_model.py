@@ -239,6 +239,9 @@ def read_others(notes: Notes, trained: Model) -> None:
             if any(model.stored().get(name) is True for name in ("load_in_4bit", "load_in_8bit")):
                 quantized.append(model.source.value)
         elif model is not trained and not is_left and model not in given:
+            if model.is_later:
+                notes.doubt(f"{model.where}: a model loaded after the training is not counted.", key="other_models")
+                continue
             config = notes.find_config(str(model.source.value)) if model.on_gpu and model.source is not None else None
             if config is not None:
                 held.append(_held(model, config))

@@ -729,3 +729,12 @@ def test_a_module_that_imports_the_script_back_reads_it_no_second_time(tmp_path:
     text += ARGUMENTS + CUT.format(512) + TRAIN
     reading = read(tmp_path, text)
     assert (reading.value("model.id"), reading.uncertainties) == ("gpt2", ())
+
+
+def test_a_model_that_is_loaded_after_the_training_is_not_beside_it(tmp_path: Path) -> None:
+    other = 'other = AutoModelForCausalLM.from_pretrained("gpt2", device_map="auto")\n'
+    sentence = "a model loaded after the training is not counted"
+    for text, is_later in ((everything() + other, True), (other + everything(), False)):
+        reading = read(tmp_path, text)
+        assert any(sentence in each for each in reading.warnings) == is_later
+        assert (reading.value("other_models") is None) == is_later
