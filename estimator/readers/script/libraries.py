@@ -215,7 +215,9 @@ def make_instance(kind: Class, call: Call) -> Any:
             return Parser(call)
         if TRAINING_CONFIG.fullmatch(base):
             call.notes.called.add(base)
-            return make_arguments(call)
+            own = {name: kind.find(name) for name in kind.fields}
+            call.kwargs = {**{name: value for name, value in own.items() if value is not UNKNOWN}, **call.kwargs}
+            return UNKNOWN if isinstance(kind.find("__init__"), Function) else make_arguments(call)
         if base == "Optimizer":
             sentence = f"the memory of the script's own optimizer {kind.name} is not known."
             call.doubt(sentence, key="training.optimizer")

@@ -61,6 +61,23 @@ _JOINS = re.compile(
 """In a collator: words of batches that hold several sequences for each example, and what joins sequences."""
 
 
+_SETTERS: Mapping[str, Mapping[str, tuple[str, Any]]] = {
+    "set_training": {
+        "batch_size": ("per_device_train_batch_size", 8),
+        "gradient_accumulation_steps": ("gradient_accumulation_steps", 1),
+        "gradient_checkpointing": ("gradient_checkpointing", False),
+    },
+    "set_dataloader": {
+        "train_batch_size": ("per_device_train_batch_size", 8),
+        "eval_batch_size": ("per_device_eval_batch_size", 8),
+    },
+    "set_evaluate": {"batch_size": ("per_device_eval_batch_size", 8), "strategy": ("eval_strategy", "no")},
+    "set_testing": {"batch_size": ("per_device_eval_batch_size", 8)},
+    "set_optimizer": {"name": ("optim", "adamw_torch")},
+}
+"""Methods of TrainingArguments: their arguments, what each sets, and its default (``training_args.py`` of 5.23)."""
+
+
 class Arguments(Record):
     """``TrainingArguments(...)`` or one of its kin."""
 
@@ -80,7 +97,16 @@ class Arguments(Record):
         """Return an argument's value."""
         if name in ("train_batch_size", "eval_batch_size"):
             return self.values.get(f"per_device_{name}", UNKNOWN)
-        return Attribute(self, name) if name == "to_dict" else super().attribute(name)
+        return Attribute(self, name) if name == "to_dict" or name in _SETTERS else super().attribute(name)
+
+    def method(self, call: Call) -> Any:
+        """Take what ``set_training()`` and the like set, also by their defaults."""
+        for argument, (name, default) in _SETTERS.get(call.name, {}).items():
+            call.kwargs.setdefault(argument, default)
+            self.values[name], self.settings[name] = call.kwargs[argument], call.setting(argument)
+        if call.args and call.name in _SETTERS:
+            call.doubt(f"{short_text(call.node)} is not read.", key="training.micro_batch")
+        return self if call.name in _SETTERS else UNKNOWN
 
 
 _TELL_TRANSFORMERS = {"HfArgumentParser", "TrlParser", "H4ArgumentParser", "Accelerator", "HfDeepSpeedConfig"}
@@ -167,8 +193,8 @@ class TrainerObject(Thing):
         if call.unknown_table is not None and isinstance(self.arguments, Thing):
             text = f"{call.name}(**{short_text(call.unknown_table)})"
             call.doubt(f"{text}: vramtop does not follow how batches are made.")
-        elif self.arguments is UNKNOWN or isinstance(self.arguments, Name) or call.unknown_table is not None:
-            sentence = f"the arguments of {call.name}(...) are not known; defaults are counted."
+        elif not isinstance(self.arguments, Arguments | Parsed | None) or call.unknown_table is not None:
+            sentence = f"the arguments of {call.name}(...) are not known."
             call.doubt(sentence)
             self._notes.hints.setdefault(_BATCH, Setting(value=UNKNOWN, origin=f"{call.where}: {sentence}"))
         self._take_model(call)
@@ -275,6 +301,9 @@ class TrainerObject(Thing):
                 self._notes.doubt(sentence, key="training.precision")
             self.ran = self._notes.trains = True
             self.model = call.args[0] if call.name == "fit" and call.args else self.model
+        elif call.name == "hyperparameter_search":
+            call.doubt("hyperparameter_search tries other settings, which are not counted.")
+            self.ran = self._notes.trains = True
         return UNKNOWN
 
     def parts(self) -> Iterator[Any]:

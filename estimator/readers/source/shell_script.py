@@ -256,9 +256,11 @@ class _Script(msgspec.Struct):
                 before = f"{self.variables.get(array[1], '')} " if array[2] else ""
                 self._set(array[1], before + self._expand(" ".join(array[3].split())))
                 continue
-            for part in _commands_of(line):
+            for part, may_run in _commands_of(line):
+                self._depth += may_run
                 if command := self._take(_unwrapped(_words(self._expand(part)))):
                     yield _Command(words=tuple(command), line=number, folder=self.folder)
+                self._depth -= may_run
 
     def of_slurm(self, words: Sequence[str]) -> Sequence[str]:
         """Return the words with the options of ``#SBATCH`` behind ``srun``, which has them too."""
@@ -423,9 +425,9 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         yield begun, waiting
 
 
-def _commands_of(line: str) -> Iterator[str]:
-    """Yield the commands of a line, which ``;``, ``&&``, ``||``, ``|`` and ``&`` separate."""
-    begun, quote, depth = 0, "", 0
+def _commands_of(line: str) -> Iterator[tuple[str, bool]]:
+    """Yield the commands of a line, which ``;``, ``&&``, ``||``, ``|`` and ``&`` separate, and if it may not run."""
+    begun, quote, depth, may_run = 0, "", 0, False
     for at, character in enumerate(line):
         if quote:
             quote = "" if character == quote else quote
@@ -436,9 +438,9 @@ def _commands_of(line: str) -> Iterator[str]:
         elif character in ")}":
             depth = max(0, depth - 1)
         elif not depth and (character in ";|" or (character == "&" and ">" not in line[max(0, at - 1) : at + 2])):
-            yield line[begun:at]
-            begun = at + 1
-    yield line[begun:]
+            yield line[begun:at], may_run
+            begun, may_run = at + 1, line[at - 1 : at + 1] in ("&&", "||")
+    yield line[begun:], may_run
 
 
 def _unwrapped(words: list[str]) -> list[str]:

@@ -738,3 +738,35 @@ def test_a_model_that_is_loaded_after_the_training_is_not_beside_it(tmp_path: Pa
         reading = read(tmp_path, text)
         assert any(sentence in each for each in reading.warnings) == is_later
         assert (reading.value("other_models") is None) == is_later
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        ("args.set_training(batch_size=64, gradient_checkpointing=True)", (64, "full", None)),
+        ("args.set_training()", (8, "none", None)),
+        ("args = args.set_dataloader(train_batch_size=32).set_evaluate('steps', batch_size=4)", (32, "none", None)),
+        ("args = args.set_optimizer(name='adafactor')", (2, "none", "adafactor")),
+    ],
+)
+def test_methods_that_set_arguments_are_followed(tmp_path: Path, call: str, found: tuple[Any, ...]) -> None:
+    reading = read(tmp_path, everything(after=f"{call}\n"))
+    keys = ("micro_batch", "activation_checkpointing", "optimizer")
+    micro, checkpointing, optimizer = (reading.value(f"training.{key}") for key in keys)
+    assert (micro, checkpointing, optimizer) == (*found[:2], found[2] or optimizer)
+
+
+def test_a_search_of_settings_is_in_doubt(tmp_path: Path) -> None:
+    text = everything().replace(".train()", ".hyperparameter_search(n_trials=3)")
+    assert any("hyperparameter_search tries other settings" in each for each in read(tmp_path, text).warnings)
+
+
+def test_own_arguments_have_their_own_defaults(tmp_path: Path) -> None:
+    own = (
+        "@dataclass\nclass Own(TrainingArguments):\n    per_device_train_batch_size: int = 64\n    bf16: bool = True\n"
+    )
+    text = everything(before=f"from dataclasses import dataclass\n{own}")
+    reading = read(tmp_path, text.replace(ARGUMENTS, "args = Own('out')\n"))
+    assert (reading.value("training.micro_batch"), reading.value("training.precision")) == (64, "bf16-mixed")
+    made = text.replace("    bf16", "    def __init__(self, out):\n        super().__init__(out)\n    bf16")
+    assert "training.micro_batch" in read(tmp_path, made.replace(ARGUMENTS, "args = Own('out')\n")).missing

@@ -121,6 +121,7 @@ def test_other_programs_are_named(tmp_path: Path) -> None:
         ("B=$((8 / ($A * 2)))\npython train.py --b $B", "run.sh, line 2: the value of $B is not known"),
         ("A=0; B=$((8 / A))\npython train.py --b $B", "run.sh, line 2: the value of $B is not known"),
         ("M=a\nif [ $X ]; then M=b; fi\npython train.py --model $M", "the value of $M is not known"),
+        ("[ $X ] && M=a || M=b\npython train.py --model $M", "the value of $M is not known"),
         ("python a.py\npython b.py", "run.sh starts several programs (lines 1, 2); give one of them after --"),
         ("if [ $1 ]; then deepspeed a.py --x; else python a.py; fi", "run.sh starts several programs (lines 1, 1)"),
         ("echo hello", "run.sh is a shell script that starts no Python program that vramtop can read"),
