@@ -14,21 +14,17 @@ import msgspec
 
 from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, read_file
+from ..arguments.table import library
 from ..source.old_calls import OldCall
-from ..source.settings import Setting, SettingsLayer
+from ..source.settings import UNKNOWN_TABLE, Setting, SettingsLayer
 from ..trl.methods import method_of_class
+from .configs import LENGTH_ARGUMENTS
 from .follow import BudgetSpentError, Reader, names_in
 from .libraries import DECIDING_LIBRARIES
 from .models import BODY_NAMES, Model, Part, models_in
-from .named_settings import (
-    add_lengths,
-    imported_names,
-    longer_cuts,
-    named_settings,
-    varying_lengths,
-)
+from .named_settings import SIZES, add_lengths, imported_names, longer_cuts, named_settings, varying_lengths
 from .notes import Doubt, Notes
-from .options import LIBRARIES, TRAINING_CONFIG, Options, may_parse_elsewhere
+from .options import LIBRARIES, MEMORY_ARGUMENTS, TRAINING_CONFIG, Options, may_parse_elsewhere
 from .trained_model import (
     BATCHES,
     PLAIN_TRAINERS,
@@ -44,8 +40,7 @@ from .trained_model import (
     read_trainer_adapters,
     read_unsloth,
 )
-from .training import Arguments, TrainerObject
-from .unresolved import take_unresolved
+from .training import SIZE_ARGUMENTS, Arguments, TrainerObject
 from .values import UNKNOWN
 
 _MAX_BYTES = 3 * 2**16
@@ -294,7 +289,7 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
     known = {name for name in known if TRAINING_CONFIG.fullmatch(name) or method_of_class(name)}
     trainers = [name for root, name in imported if root == "trl" and name.endswith("Trainer")]
     unknown = next((name for name in trainers if method_of_class(name) is None), None)
-    unresolved = take_unresolved(notes, calls)
+    unresolved = _take_unresolved(notes, calls)
     used = options.used | {key for key in options.declared if key not in options.given}
     computed = {*options.assigned, "target_modules"}  # whatever the flag of that name says
     is_open = options.is_open or not has_optimizer or may_parse_elsewhere(tree)
@@ -389,3 +384,32 @@ def _read_optimizer(tree: ast.Module, notes: Notes, model: Model | None) -> None
     if given and all(isinstance(value, Part) and value.name not in ("", "?", *BODY_NAMES) for value in given):
         sentence = f"{optimizer.where}: {optimizer.name} gets some parameters; its state is counted for all that train."
         notes.doubt(sentence, key="training.optimizer")
+
+
+_DECISIVE = {
+    *(*library("transformers").key, *MEMORY_ARGUMENTS, *LENGTH_ARGUMENTS, UNKNOWN_TABLE),
+    *(each for names in SIZES.values() for each in names),
+}
+"""Options and arguments without whose values the estimate may be about another job."""
+_HAVE_DEFAULTS = {*library("transformers").key} - {*SIZE_ARGUMENTS, *LENGTH_ARGUMENTS}
+
+
+def _take_unresolved(notes: Notes, calls: Mapping[str, Setting]) -> dict[str, str]:
+    """Take the settings out of the notes that are not known; return a sentence for each that matters.
+
+    Args:
+        notes: the findings, with the defaults of the script's options among the hints.
+        calls: the hints without these: an option's default is no more than a hint.
+    """
+    found: dict[str, str] = {}
+    for layer in (calls, notes.hints, notes.assigned, notes.written):
+        unknown = {name: setting.origin for name, setting in layer.items() if setting.value is UNKNOWN}
+        found |= {name: sentence for name, sentence in unknown.items() if name in _DECISIVE}
+    notes.hints, notes.assigned, notes.written = map(_without_unknown, (notes.hints, notes.assigned, notes.written))
+    for name in sorted(found.keys() & _HAVE_DEFAULTS):
+        found[name] = f"{found[name].removesuffix('.')}; its default is counted."
+    return {name: sentence for name, sentence in found.items() if name not in notes.written}
+
+
+def _without_unknown(layer: Mapping[str, Setting]) -> dict[str, Setting]:
+    return {name: setting for name, setting in layer.items() if setting.value is not UNKNOWN}

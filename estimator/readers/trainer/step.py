@@ -4,14 +4,16 @@ The settings have transformers' names, wherever they were read: flags, YAML or J
 """
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
+from ...job.rules.optimizers.by_name import OptimizerChoice, optimizer_by_trainer_name
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..source.data_files import NULL_IS_WRONG, layer_of_setting
 from ..source.evidence import FindingCollector
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, words_of
 from ..source.versions import is_at_least
 from ..trl.liger import read_liger
-from .optimizer import read_optimizer
 from .trainer_inputs import TrainerInputs
 
 _NAMES = library("transformers").aliases
@@ -36,7 +38,7 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     findings.record_count("training.gradient_accumulation", _accumulation(inputs))
     if (task := findings.get("model.task")) is not None and task.value == "multiple-choice":
         findings.record_count("training.sequences_per_example", inputs.settings.find("num_choices"))
-    read_optimizer(inputs, findings)
+    _read_optimizer(inputs, findings)
     _read_compile(inputs, findings)
     record_arguments(library("transformers"), "step", inputs.settings, findings)
     doubt_arguments(library("transformers"), "step", inputs.settings, findings)
@@ -261,3 +263,43 @@ def _read_checkpointing_options(inputs: TrainerInputs, findings: FindingCollecto
     if (every := layer.get("every_n_layers")) is not None and every.value != 1:
         sentence = f"{every.origin}: only every {every.value}th layer is checkpointed; the estimate assumes all layers."
         findings.mark_uncertain("training.activation_checkpointing", sentence, direction="more")
+
+
+def _read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Record the optimizer with its options, and what is uncertain about it."""
+    settings = inputs.settings
+    if (adafactor := settings.find_true("adafactor")) is not None:
+        findings.record_from(adafactor, "training.optimizer", "adafactor")
+        return
+    setting = settings.find("optim")
+    if setting is None or not isinstance(setting.value, OptimizerChoice):  # a script's own --optimizer is its own word
+        setting = settings.find("optim", "optimizer")
+    if inputs.deepspeed is not None:  # which transformers takes in place of the Trainer's (``deepspeed_optim_sched``)
+        setting = inputs.deepspeed.find("optimizer") or setting
+    if setting is not None and isinstance(setting.value, OptimizerChoice):  # a class of a script, or DeepSpeed's
+        findings.record_optimizer(setting, setting.value)
+    elif setting is not None:
+        choice = optimizer_by_trainer_name(str(setting.value), _optimizer_arguments(settings, findings))
+        findings.record_optimizer(setting, choice)
+
+
+def _optimizer_arguments(settings: LayeredSettings, findings: FindingCollector) -> dict[str, Any]:
+    """Return ``optim_args``, with the settings that the Trainer passes beside them."""
+    given = settings.find("optim_args")
+    found: dict[str, Any] = {}
+    if given is not None and isinstance(given.value, Mapping):
+        found |= given.value
+    elif given is not None:
+        parts = (part.partition("=") for part in str(given.value).replace(" ", "").split(",") if "=" in part)
+        found |= {name: value for name, _, value in parts}
+    decay = settings.find("weight_decay")
+    if decay is not None:
+        found["weight_decay"] = decay.value
+    if (targets := settings.find("optim_target_modules")) is not None:
+        words = words_of(targets)
+        found["targets"] = "all-linear" if words in (["all-linear"], ["all_linear"]) else words
+        if found["targets"] == words != ["attn", "mlp"]:  # as transformers' documentation has them
+            found["targets"] = "blocks"
+            sentence = f"{targets.origin}: which layers these are is not read; those of all blocks are counted."
+            findings.mark_uncertain("training.optimizer", sentence, direction="more")
+    return found
