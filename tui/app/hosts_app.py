@@ -3,7 +3,7 @@
 from vramtop.monitor.board.board import ProcessRow
 
 from ..draw.text_output import printable
-from ..screens.dashboard.process_cells import process_command
+from ..screens.dashboard.process_columns import process_command
 from .view_only_app import ViewOnlyApp
 
 

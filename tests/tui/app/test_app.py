@@ -27,7 +27,7 @@ from vramtop.tui.app.options import AppOptions
 from vramtop.tui.background.notices import Notices
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.attach.screen import AttachScreen
-from vramtop.tui.screens.dashboard.pending_list import pending_line
+from vramtop.tui.screens.dashboard.screen import pending_line
 
 
 def make_app(**options: Any) -> VramtopApp:

@@ -1,16 +1,18 @@
-"""The panel of a GPU as lines of text: held memory and budget on one scale, and a graph over time."""
+"""The panel of a GPU: held memory and budget on one scale, and a graph over time; a click opens the GPU."""
 
 from collections.abc import Sequence
 
 from rich.cells import cell_len
 from textual.content import Content
+from textual.events import Click
 
-from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
-from vramtop.monitor.board.board import GpuRow, ProcessRow
+from vramtop.estimator.common.sizes import GIB, UNSEEN_BYTES, format_gib
+from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
+from vramtop.monitor.snapshot.memory_history import MemoryHistory
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
-from ...draw.gpu_bars import bar_content, budget_cells, held_cells, is_uncertain
+from ...draw.gpu_bars import bar_content, budget_cells, held_cells, held_colour, is_uncertain
 from ...draw.gpu_figures import gpu_figure_parts
 from ...draw.labels import (
     FAINT,
@@ -23,20 +25,48 @@ from ...draw.labels import (
     join_to_width,
     left_and_right,
     process_name,
+    run_moments,
     severity_rank,
     shorten,
     urgent_label,
     worst_row,
 )
-from ...draw.memory_graph import Readings
-from ...draw.palette import STATUSES, budget_size, unattributed_label
+from ...draw.memory_graph import Readings, timeline_cells, timeline_marks
+from ...draw.palette import STATUSES, budget_size, colour_of, unattributed_label
+from ...draw.run_graph import BOUND, EXPECTED, LevelLine, RunGraphData, row_of, run_graph_rows
 from ...draw.text_output import printable
 from ...keys import shown_key
-from .gpu_graph import graph_lines
-from .gpu_rows import is_shared
-from .panel_shape import LABEL_WIDTH, PanelShape, panel_line
+from ...widgets.content_lines import ContentLines
+from .gpu_rows import GpuRows, is_shared
+from .layout import LABEL_WIDTH, PanelPlace, PanelShape
 
-_MIN_BAR_WIDTH = 12
+
+class GpuPanel(ContentLines):
+    """A GPU's panel; a click opens the GPU."""
+
+    _gpu: GpuRow | None = None
+    _place: PanelPlace | None = None
+
+    def on_click(self, event: Click) -> None:
+        """Open the GPU."""
+        event.stop()
+        if self._gpu is not None:
+            self.post_message(GpuRows.Opened(self._gpu))
+
+    def show_gpu(self, gpu: GpuRow, board: Board, shape: PanelShape, age: float | None, history: MemoryHistory) -> None:
+        """Show this GPU of the board; ``age`` is that of the reading if it is stale."""
+        self._gpu = gpu
+        self.set_class(age is not None, "-stale")
+        readings = history.gpu(gpu.reading.key) if shape.graph_height else ()
+        self.show_lines(panel_lines(gpu, readings, shape, now=board.snapshot.time, stale_seconds=age))
+
+    def stand_at(self, place: PanelPlace) -> None:
+        """Move it to this place, if it is not there yet."""
+        if self._place != place:
+            self._place = place
+            self.styles.position = "absolute"
+            self.styles.offset = place.x, place.y
+            self.styles.width, self.styles.height = place.width, place.height
 
 
 def panel_lines(
@@ -56,7 +86,7 @@ def panel_lines(
         frame = f"bold {STATUSES[row.comparison.status].colour}"
     if not shape.framed:
         return _jobless_lines(gpu, shape, stale_seconds)
-    inside = [_held_line(gpu, shape), _budget_line(gpu, shape), *graph_lines(gpu, history, shape, now)]
+    inside = [_held_line(gpu, shape), _budget_line(gpu, shape), *_graph_lines(gpu, history, shape, now)]
     side = Content.styled("│", frame)
     room = shape.width - 4
     return [
@@ -64,6 +94,9 @@ def panel_lines(
         *(Content.assemble(side, " ", left_and_right(line, Content(), room), " ", side) for line in inside),
         _border("└┘", _verdict(gpu, shape.width - 6), Content(), frame, shape.width),
     ]
+
+
+_MIN_BAR_WIDTH = 12
 
 
 def _jobless_lines(gpu: GpuRow, shape: PanelShape, stale_seconds: float | None) -> list[Content]:
@@ -75,7 +108,7 @@ def _jobless_lines(gpu: GpuRow, shape: PanelShape, stale_seconds: float | None) 
         room = shape.width - 4 - LABEL_WIDTH
         words = shorten(words, max(shape.figures_width, room - _MIN_BAR_WIDTH - 2))
         cells = min(shape.bar_width, room - cell_len(words) - 2)
-        line = panel_line("in use", bar_content(held_cells(gpu, cells)), Content.styled(words, MUTED), shape, cells)
+        line = _panel_line("in use", bar_content(held_cells(gpu, cells)), Content.styled(words, MUTED), shape, cells)
     return [
         _title("──", gpu.reading, FAINT, shape, stale_seconds),
         left_and_right(Content.assemble("  ", line), Content(), shape.width),
@@ -143,14 +176,31 @@ def _held_line(gpu: GpuRow, shape: PanelShape) -> Content:
     if isinstance(gpu.reading, MigDevice) and gpu.reading.shares_memory_of:
         holders = ", ".join(f"{process_name(row.process)} {format_gib(row.process.used_bytes)}" for row in gpu.rows)
         words = f"shares the memory of {gpu.reading.shares_memory_of}{f'; of that {holders}' if holders else ''}"
-        return panel_line("in use", Content.styled(words, MUTED), Content(), shape)
+        return _panel_line("in use", Content.styled(words, MUTED), Content(), shape)
     if not gpu.reading.total_bytes:
         reason = gpu.reading.reason("total_bytes") or "the GPU's total memory is unknown"
         known = gpu.reading.attributed_bytes
         held = "" if known is None else f", processes hold {format_gib(known)} GiB"
-        return panel_line("in use", Content.styled(f"n/a: {printable(reason)}{held}", MUTED), Content(), shape)
+        return _panel_line("in use", Content.styled(f"n/a: {printable(reason)}{held}", MUTED), Content(), shape)
     drawn = bar_content(held_cells(gpu, shape.bar_width))
-    return panel_line("in use", drawn, _held_figures(gpu, shape.figures_width), shape)
+    return _panel_line("in use", drawn, _held_figures(gpu, shape.figures_width), shape)
+
+
+def _panel_line(label: str, drawn: Content, figures: Content, shape: PanelShape, cells: int | None = None) -> Content:
+    """Return a line inside of a panel; without figures the drawing may take all of it.
+
+    Args:
+        label: at the left.
+        drawn: a bar, or words.
+        figures: right of the bar.
+        shape: of the panel.
+        cells: width of the bar; None: that of the panel's bars.
+    """
+    name = Content.styled(f"{label:{LABEL_WIDTH}}", MUTED)
+    if not figures and drawn.cell_length != shape.bar_width:
+        return Content.assemble(name, drawn.truncate(shape.width - 4 - LABEL_WIDTH, ellipsis=True))
+    gap = " " * ((shape.bar_width if cells is None else cells) - drawn.cell_length)
+    return Content.assemble(name, drawn, gap, ("▏", FAINT), " ", figures)
 
 
 def _held_figures(gpu: GpuRow, width: int) -> Content:
@@ -208,7 +258,7 @@ def _why_no_budget(gpu: GpuRow) -> str:
 
 def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
     if gpu.reading.mig is not None or gpu.expected_bytes is None:
-        return panel_line("budget", Content.styled(_why_no_budget(gpu), MUTED), Content(), shape)
+        return _panel_line("budget", Content.styled(_why_no_budget(gpu), MUTED), Content(), shape)
     range_words = f"({format_gib(gpu.low_bytes)} to {format_gib(gpu.high_bytes)})"
     budgets = [row.budget for row in gpu.rows_with_budget if row.budget]
     peaks = {budget.peak.phase for budget in budgets if budget.phases and budget.serving is None}
@@ -221,7 +271,7 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
         shape.figures_width,
     )
     cells = budget_cells(gpu, shape.bar_width) if gpu.reading.total_bytes else None
-    return panel_line("budget", Content() if cells is None else bar_content(cells), figures, shape)
+    return _panel_line("budget", Content() if cells is None else bar_content(cells), figures, shape)
 
 
 def _correction(gpu: GpuRow) -> list[str]:
@@ -268,3 +318,71 @@ def _border(corners: str, left: Content, right: Content, style: str, width: int)
     parts = [Content.assemble(" ", part, " ") if part else Content() for part in (left, right)]
     rule = "─" * (width - 4 - sum(part.cell_length for part in parts))
     return Content.assemble((corners[0] + "─", style), parts[0], (rule, style), parts[1], ("─" + corners[1], style))
+
+
+_SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
+_MIN_HEIGHT_WITH_TIMELINE = 4
+_SHOWN_BESIDE_BYTES = GIB // 10
+
+
+def _graph_lines(gpu: GpuRow, history: Readings, shape: PanelShape, now: float) -> list[Content]:
+    """Return the lines of the graph, from the top down.
+
+    Args:
+        gpu: the GPU to show.
+        history: its used memory over time.
+        shape: size of the panel.
+        now: time of the latest reading, in Unix seconds.
+    """
+    top = gpu.reading.total_bytes
+    if not top or shape.graph_height <= 0:
+        return [Content()] * max(0, shape.graph_height)
+    span = graph_span(history, now)
+    timeline = shape.graph_height >= _MIN_HEIGHT_WITH_TIMELINE
+    height = shape.graph_height - timeline
+    row = worst_row(gpu.rows)
+    held = sum(row.process.used_bytes or 0 for row in gpu.rows_with_budget)
+    beside = max(0, (gpu.reading.used_bytes or held) - held)  # memory of others, above which the budget's lines lie
+    judged = gpu.expected_bytes is not None and not (row and row.comparison and row.comparison.is_guess)
+    high = gpu.high_bytes + beside if judged and gpu.high_bytes is not None else None
+    notes = [""] * shape.graph_height
+    lines = []
+    if high is not None:
+        notes[height - 1 - row_of(high, height, top)] = f"{BOUND * 2} at most"
+        lines += [LevelLine(high, BOUND, colour_of("neutral"))] if high < top else []
+    if gpu.expected_bytes is not None:
+        expected = LevelLine(gpu.expected_bytes + beside, EXPECTED)
+        lines.append(expected)
+        y = height - 1 - row_of(expected.size_bytes, height, top)
+        others = f", plus {format_gib(beside)} of others" if beside >= _SHOWN_BESIDE_BYTES else ""
+        notes[y] = f"{EXPECTED * 2} expected{', at most' if notes[y] else ''}{others}"
+    if "" in notes:
+        seen = max((size for _, size in history if size is not None), default=None)
+        notes[notes.index("")] = f"peak seen {format_gib(seen)}"
+    data = RunGraphData(
+        history=history,
+        top_bytes=top,
+        span_seconds=span,
+        now=now,
+        lines=tuple(lines),
+        marks=run_moments(row) if row else (),
+        high_bytes=high,
+        colour=held_colour(row) if row else None,
+    )
+    rows = run_graph_rows(data, width=shape.bar_width, height=height)
+    if timeline:
+        marks = timeline_marks(data.marks, width=shape.bar_width, span_seconds=span, now=now)
+        rows.append(timeline_cells(marks, shape.bar_width))
+    labels = [""] * len(rows)
+    labels[0] = f"{format_gib(top, digits=0)} GiB"
+    labels[-1] = f"{span / 60:.0f} min"
+    return [
+        _panel_line(label, bar_content(cells), Content.styled(note, MUTED), shape)
+        for label, cells, note in zip(labels, rows, notes, strict=True)
+    ]
+
+
+def graph_span(history: Readings, now: float) -> float:
+    """Return the seconds that a graph shows: the shortest span that contains the history."""
+    age = now - history[0][0] if history else 0.0
+    return next((span for span in _SPANS_SECONDS if age <= span), _SPANS_SECONDS[-1])

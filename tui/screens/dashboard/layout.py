@@ -1,11 +1,54 @@
-"""The dashboard's layout: panels or rows, their heights, and what is left out when there is little room."""
+"""The dashboard's layout: panels or rows, their places and heights, and what is left out when there is little room."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
 
 import msgspec
 
-from .panel_places import PanelPlace, place_panels
-from .panel_shape import FRAME_LINES
+from vramtop.monitor.board.board import GpuRow
+
+from ...draw.labels import worst_row
+
+FRAME_LINES = 4
+"""Lines of a panel without a graph: two borders and two bars."""
+JOBLESS_LINES = 2
+"""Lines of a panel without a job: a rule and a bar."""
+LABEL_WIDTH = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PanelShape:
+    """Size of a panel."""
+
+    width: int
+    graph_height: int = 0
+    framed: bool = True
+    """It has a frame, and a bar for the budget."""
+
+    @property
+    def height(self) -> int:
+        """Its lines."""
+        return FRAME_LINES + self.graph_height if self.framed else JOBLESS_LINES
+
+    @property
+    def figures_width(self) -> int:
+        """Cells for the figures right of each bar."""
+        return min(46, max(22, round(self.width * 0.3)))
+
+    @property
+    def bar_width(self) -> int:
+        """Cells of each bar, without 4 for the frame, 1 for the bar's end, and 1 for the gap before the figures."""
+        return max(8, self.width - 4 - LABEL_WIDTH - self.figures_width - 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PanelPlace(PanelShape):
+    """Where a GPU's panel stands, in cells of the area of the GPUs; one with a job has a frame."""
+
+    x: int
+    y: int
 
 
 class DashboardLayout(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,3 +124,62 @@ def _rows(height: int, gpus: int, table: int, waiting: int, *, legend: bool) -> 
         pending_height=waiting,
         legend=legend and left >= 0,
     )
+
+
+def framed_panels(gpus: Sequence[GpuRow]) -> list[bool]:
+    """Return for each GPU whether its panel has a frame and a graph; without any budget, those with processes have."""
+    if all(gpu.expected_bytes is None for gpu in gpus):
+        return [bool(gpu.rows) for gpu in gpus]
+    worst = [(gpu, worst_row(gpu.rows)) for gpu in gpus]
+    return [
+        gpu.expected_bytes is not None or bool(row and row.comparison and row.comparison.diverges) for gpu, row in worst
+    ]
+
+
+MIN_WIDTH = 78
+_MIN_GRAPH, _MAX_GRAPH = 2, 9
+"""Heights of graphs: the lowest, and the highest in a terminal that is not tall."""
+_MAX_GRAPH_SHARE = 0.35
+"""Share of a tall terminal that one graph may take."""
+_MIN_WIDTH_OF_TWO = 160
+"""From this width on panels stand side by side."""
+
+
+@lru_cache(maxsize=4)
+def place_panels(framed: tuple[bool, ...], *, width: int, room: int) -> tuple[PanelPlace, ...] | None:
+    """Place all panels in columns, one below the other; None: they do not fit.
+
+    Whether they fit depends on their number alone, so that rows do not become panels when a job starts or ends.
+
+    Args:
+        framed: of each GPU, whether its panel has a frame.
+        width: cells of the terminal.
+        room: lines for all panels.
+    """
+    most = max(1, min(len(framed), width // MIN_WIDTH))
+    fewest = min(2 if width >= _MIN_WIDTH_OF_TWO else 1, most)
+    for graph in (_MIN_GRAPH, 0):
+        for columns in range(fewest, most + 1):
+            each = max(1, ceil(len(framed) / columns))
+            if each * (FRAME_LINES + graph) <= room:
+                parts = [framed[start : start + each] for start in range(0, len(framed), each)]
+                return _placed(parts, width=width, room=room)
+    return None
+
+
+def _placed(columns: Sequence[Sequence[bool]], *, width: int, room: int) -> tuple[PanelPlace, ...]:
+    graph = max(_MAX_GRAPH, int(room * _MAX_GRAPH_SHARE))
+    for column in columns:
+        if count := sum(column):
+            left = room - count * FRAME_LINES - (len(column) - count) * JOBLESS_LINES
+            graph = min(graph, left // count)
+    graph = graph if graph >= _MIN_GRAPH else 0
+    places, x = [], 0
+    for at, column in enumerate(columns, start=1):
+        y, after = 0, width * at // len(columns)
+        for has_frame in column:
+            shape = {"width": after - x, "graph_height": graph if has_frame else 0}
+            places.append(PanelPlace(x=x, y=y, framed=has_frame, **shape))
+            y += places[-1].height
+        x = after
+    return tuple(places)

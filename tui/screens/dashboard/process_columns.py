@@ -4,35 +4,35 @@ To add a column, write what it shows of a process and of a group, a row in ``COL
 and in the settings (``PROCESS_COLUMNS`` of their schema), by which users choose it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from __future__ import annotations
+
+import re
+from collections import Counter
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Literal
 
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.board.board import ProcessRow
-from vramtop.monitor.board.process_groups import ProcessGroup
+from vramtop.estimator.common.sizes import GIB, format_gib
+from vramtop.monitor.host.kinds import kind_label
 from vramtop.monitor.snapshot.demand import DRIVER_FIGURES, Demand, ProcessFigure
+from vramtop.monitor.snapshot.faults import FIRST_SAMPLE
+from vramtop.monitor.snapshot.gpu_list import gpu_list
 
-from ...draw.cell_text import CellText, status_tone
-from ...draw.labels import budget_label, difference_label, format_duration
-from ...draw.process_figures import figure_text
+from ...draw.cell_text import CellText, Tone, status_tone
+from ...draw.labels import budget_label, difference_label, format_duration, severity_rank, shorten, worst_row
+from ...draw.palette import STATUSES
 from ...draw.text_output import printable
 from ...widgets.columns import Column, fit_columns
-from .process_cells import (
-    STATUS_WIDTH,
-    figure_tone,
-    group_command,
-    group_count,
-    group_gpus,
-    group_status,
-    group_used,
-    group_user,
-    process_command,
-    process_status,
-    user_text,
-)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from vramtop.estimator.job.job import Job
+    from vramtop.monitor.board.board import ProcessRow
+    from vramtop.monitor.board.process_groups import ProcessGroup
+    from vramtop.monitor.snapshot.snapshot import ProcessFigures
+
 
 ColumnName = Literal[
     "PID", "USER", "GPU", "VRAM GiB", "MAX", "SPREAD", "BUDGET", "DIFF", "STATUS", "SM %", "BW %", "CPU %", "RAM GiB",
@@ -73,51 +73,6 @@ def figure_order(figure: ProcessFigure, rows: Iterable[ProcessRow]) -> tuple[boo
     return (value is None, -(value or 0.0))
 
 
-def _of_process(figure: ProcessFigure, row: ProcessRow) -> CellText:
-    text = figure_text(figure, row.process.figures, live=row.is_live)
-    return CellText(text, figure_tone(row) if text[0].isdigit() else "muted")
-
-
-def _of_group(figure: ProcessFigure, group: ProcessGroup) -> CellText:
-    """Return the sum over its processes, or of what a GPU does the mean; ``≥`` and ``~`` if some are unknown."""
-    value, complete = _total(figure, group.present)
-    if value is None:
-        texts = {_of_process(figure, row).text for row in group.present}
-        return CellText("…" if "…" in texts else "n/a" if texts else "-", "muted")
-    number = format_gib(round(value)) if figure == "rss_bytes" else f"{value:.0f}"
-    sign = "" if complete else "~" if figure in DRIVER_FIGURES else "≥"
-    return CellText(sign + number, "muted" if any(row.gpu.is_stale for row in group.present) else "plain")
-
-
-def _total(figure: ProcessFigure, rows: Iterable[ProcessRow]) -> tuple[float | None, bool]:
-    """Return the mean over GPUs of what the driver measures, else the sum over processes; and whether all are known."""
-    listed = list(rows)
-    if figure not in DRIVER_FIGURES:
-        listed = list({row.process.key: row for row in listed}.values())
-    values = [getattr(row.process.figures, figure, None) for row in listed]
-    known = [float(value) for value in values if value is not None]
-    if not known:
-        return None, False
-    total = sum(known) / len(known) if figure in DRIVER_FIGURES else sum(known)
-    return total, len(known) == len(values)
-
-
-def _figure_column(name: ColumnName, figure: ProcessFigure, *, width: int, importance: int) -> ProcessColumn:
-    return ProcessColumn(
-        name=name, width=width, right=True, importance=importance, is_default=False, figure=figure,
-        process=partial(_of_process, figure), group=partial(_of_group, figure),
-    )  # fmt: skip
-
-
-FIGURE_COLUMNS = (
-    _figure_column("SM %", "sm_percent", width=4, importance=41),
-    _figure_column("BW %", "bandwidth_percent", width=4, importance=42),
-    _figure_column("CPU %", "cpu_percent", width=6, importance=43),
-    _figure_column("RAM GiB", "rss_bytes", width=7, importance=44),
-    _figure_column("THR", "threads", width=5, importance=45),
-)
-_FIGURES: dict[ColumnName, ProcessFigure] = {column.name: column.figure for column in FIGURE_COLUMNS if column.figure}
-_NOTHING = CellText("")
 PROCESS_COLUMNS: tuple[ColumnName, ...] = (
     *("PID", "GPU", "VRAM GiB", "COMMAND", "USER", "SM %", "CPU %", "UP", "RAM GiB", "STATUS"),
     *("BW %", "DIFF", "BUDGET"),
@@ -162,8 +117,178 @@ def columns_for(
     return fit_columns(chosen, width, gap)
 
 
+def columns_named(names: object) -> tuple[ColumnName, ...] | None:
+    """Return the columns that a setting names; names of no column are left out. None: the default."""
+    known: dict[object, ColumnName] = {column.name: column.name for column in COLUMNS}
+    found = dict.fromkeys(names) if isinstance(names, tuple) else {}
+    return tuple(known[name] for name in found if name in known) or None
+
+
+_USER_WIDTH = 9
+_STATUS_WIDTH = 12
+
+
+def user_text(user: str | None) -> str:
+    """Return the name of a user."""
+    return shorten(printable(user or "n/a"), _USER_WIDTH)
+
+
+def _process_status(row: ProcessRow) -> CellText:
+    """Return the status of a process; without a budget, why there is none."""
+    if row.gpu.is_stale and row.ended_at is None:
+        return CellText("! old figure", "over")
+    if row.comparison:
+        return CellText(_status_words(row), status_tone(row))
+    return CellText(_reason(row), "muted")
+
+
+def _reason(row: ProcessRow) -> str:
+    return row.no_budget_reason or ("? no budget" if row.problem else "-")
+
+
+def process_command(row: ProcessRow, *, label: bool = True) -> str:
+    """Return the command line of a process, after the label of its job and what it is.
+
+    Args:
+        row: the process.
+        label: name the job, and what it is.
+    """
+    process = row.process
+    command = printable(without_folder(process.command or process.name or process.note or "n/a"))
+    if process.note and process.command:
+        command = f"({printable(process.note)}) {command}"
+    return f"{what}: {command}" if label and (what := _what(row, row.job)) else command
+
+
+_PYTHON = re.compile(r"(python|pypy)[\d.]*t?")
+_PYTHON_OPTION = re.compile(r"-([bBdEiIOPqsSuvx]+|[WX].*)")
+"""Options before the script that say nothing about what runs."""
+
+
+def without_folder(command: str) -> str:
+    """Return a command line without what is the same for most and leaves little room: folders, and Python's options."""
+    words = command.split(" ")
+    if words[0].startswith("/"):
+        words[0] = words[0].rpartition("/")[2]
+    if _PYTHON.fullmatch(words[0].rpartition("/")[2]):
+        while len(words) > 1 and _PYTHON_OPTION.fullmatch(words[1]):
+            del words[1 : 3 if words[1] in ("-W", "-X") else 2]
+        if len(words) > 1 and words[1].startswith("/"):
+            words[1] = words[1].rpartition("/")[2] or words[1]
+    return " ".join(words)
+
+
+def _figure_tone(row: ProcessRow) -> Tone:
+    """Return the tone of a figure that was read from the driver."""
+    return "muted" if row.gpu.is_stale else "plain"
+
+
+def group_count(group: ProcessGroup) -> str:
+    """Return the number of its processes; of a single one on several GPUs its pid."""
+    count = len(group.process_keys)
+    return str(group.rows[0].process.pid) if count == 1 else f"{count} procs"
+
+
+def group_user(group: ProcessGroup) -> str:
+    """Return the user of its processes, or how many users they have."""
+    users = {row.process.user for row in group.rows}
+    return user_text(group.rows[0].process.user) if len(users) == 1 else f"{len(users)} users"
+
+
+def group_gpus(group: ProcessGroup) -> str:
+    """Return its GPUs in the shortest form: ``0-7``."""
+    places = {row.gpu.order: row.gpu.column_label for row in group.rows}
+    return short_gpu_list(places[order] for order in sorted(places))
+
+
+_MAX_GPU_PARTS = 3
+"""Maximum of ranges of GPUs that are named; of more, only the first are."""
+
+
+def short_gpu_list(labels: Iterable[str]) -> str:
+    """Return GPUs without blanks: ``0,2,4-7``."""
+    return gpu_list(labels, most=_MAX_GPU_PARTS).replace(", ", ",")
+
+
+def ended_size(row: ProcessRow) -> str:
+    """Return what an ended process held at its last reading: ``was 61.2``; in a column of eight cells."""
+    size = row.process.used_bytes
+    return "-" if size is None else f"was {format_gib(size, digits=1 if size < 100 * GIB else 0)}"
+
+
+def _group_used(group: ProcessGroup) -> CellText:
+    """Return the memory of all its processes; ``≥`` if some of them are of unknown size."""
+    if not group.present:
+        return CellText("-", "muted")
+    size = group.used_bytes
+    words = format_gib(size) if size is None or not group.has_unknown_sizes else f"≥{format_gib(size)}"
+    return CellText(words, "muted" if group.is_stale else "plain")
+
+
+def group_status(group: ProcessGroup) -> CellText:
+    """Return the worst status of its processes, and how many of them have it if not all have."""
+    if group.is_stale:
+        return CellText("! old figure", "over")
+    worst = worst_row(group.rows)
+    if worst is None:
+        return _common_reason([_reason(row) for row in group.rows])
+    rank = severity_rank(worst)
+    compared = [row for row in group.rows if row.comparison]
+    count = sum(severity_rank(row) == rank for row in compared)
+    status = _status_words(worst)
+    counted = f"{status} {count}/{len(compared)}"
+    fits = count < len(compared) and len(counted) <= _STATUS_WIDTH
+    return CellText(counted if fits else status, status_tone(worst))
+
+
+def _common_reason(reasons: Sequence[str]) -> CellText:
+    """Return why the most of a group have no budget; ``…`` says that others have another reason, or are being read."""
+    counts = Counter(reason for reason in reasons if not reason.endswith("…"))
+    if not counts:
+        return CellText(reasons[0], "muted")
+    words, count = counts.most_common(1)[0]
+    return CellText(shorten(words if count == len(reasons) else f"{words} …", _STATUS_WIDTH), "muted")
+
+
+def _group_command(group: ProcessGroup) -> str:
+    """Return the job's label and the words that the command lines of all processes begin with."""
+    ranks = group.ranks or group.rows
+    words = _common_words(
+        tuple([row.process.command or row.process.name or row.process.note or "n/a" for row in ranks])
+    )
+    what = _what(ranks[0], group.run.job if group.run else None)
+    here, elsewhere = len(group.run.pids) if group.run else 0, group.ranks_elsewhere
+    there = f" ({here} of {here + elsewhere} ranks here)" if elsewhere else ""
+    return f"{what}{there}: {words}" if what else words
+
+
+def _what(row: ProcessRow, job: Job | None) -> str:
+    """Return a job's label, and what a process is: ``Llama-3.1-8B, vLLM server``; the desktop's status says it."""
+    named = None if row.kind == "desktop" else kind_label(row.kind, row.program_name)
+    return ", ".join(each for each in (printable(job.label) if job and job.has_label else None, named) if each)
+
+
+def _status_words(row: ProcessRow) -> str:
+    if row.comparison is None:
+        return "-"
+    mark = STATUSES[row.comparison.status]
+    word = "OUT OF MEM" if row.comparison.status == "out_of_memory" else mark.short_word  # the column is no wider
+    return f"{mark.letter} {word}"
+
+
+@lru_cache(512)
+def _common_words(commands: tuple[str, ...]) -> str:
+    different = [without_folder(command) for command in dict.fromkeys(commands)]
+    words: list[str] = []
+    for column in zip(*(command.split() for command in different), strict=False):
+        if len(set(column)) > 1:
+            break
+        words.append(column[0])
+    return printable(different[0] if len(different) == 1 else " ".join([*words, "…"]))
+
+
 def _used_cell(row: ProcessRow) -> CellText:
-    return CellText(format_gib(row.process.used_bytes), figure_tone(row))
+    return CellText(format_gib(row.process.used_bytes), _figure_tone(row))
 
 
 _UNKNOWN = CellText("-", "muted")
@@ -201,6 +326,72 @@ def _places(group: ProcessGroup) -> CellText:
     return CellText(f"{printable(first)}{' …' if others else ''}")
 
 
+def _of_process(figure: ProcessFigure, row: ProcessRow) -> CellText:
+    text = _figure_text(figure, row.process.figures, live=row.is_live)
+    return CellText(text, _figure_tone(row) if text[0].isdigit() else "muted")
+
+
+_PENDING = "…"
+"""The figure is asked for, and not read yet."""
+
+
+def _figure_text(figure: ProcessFigure, figures: ProcessFigures | None, *, live: bool) -> str:
+    """Return a figure without its unit: percent, GiB or a number; ``…`` before the first reading, n/a if unknown.
+
+    Args:
+        figure: which.
+        figures: of the process; None: the snapshot has none.
+        live: the snapshots are of this machine now; a recording contains what it contains.
+    """
+    value = getattr(figures, figure, None)
+    if value is not None:
+        return format_gib(value) if figure == "rss_bytes" else f"{value:.0f}"
+    fault = figures.fault(figure) if figures else None
+    if fault is None:
+        return _PENDING if live else "n/a"
+    return _PENDING if fault.code == FIRST_SAMPLE else "n/a"
+
+
+def _of_group(figure: ProcessFigure, group: ProcessGroup) -> CellText:
+    """Return the sum over its processes, or of what a GPU does the mean; ``≥`` and ``~`` if some are unknown."""
+    value, complete = _total(figure, group.present)
+    if value is None:
+        texts = {_of_process(figure, row).text for row in group.present}
+        return CellText("…" if "…" in texts else "n/a" if texts else "-", "muted")
+    number = format_gib(round(value)) if figure == "rss_bytes" else f"{value:.0f}"
+    sign = "" if complete else "~" if figure in DRIVER_FIGURES else "≥"
+    return CellText(sign + number, "muted" if any(row.gpu.is_stale for row in group.present) else "plain")
+
+
+def _total(figure: ProcessFigure, rows: Iterable[ProcessRow]) -> tuple[float | None, bool]:
+    """Return the mean over GPUs of what the driver measures, else the sum over processes; and whether all are known."""
+    listed = list(rows)
+    if figure not in DRIVER_FIGURES:
+        listed = list({row.process.key: row for row in listed}.values())
+    values = [getattr(row.process.figures, figure, None) for row in listed]
+    known = [float(value) for value in values if value is not None]
+    if not known:
+        return None, False
+    total = sum(known) / len(known) if figure in DRIVER_FIGURES else sum(known)
+    return total, len(known) == len(values)
+
+
+def _figure_column(name: ColumnName, figure: ProcessFigure, *, width: int, importance: int) -> ProcessColumn:
+    return ProcessColumn(
+        name=name, width=width, right=True, importance=importance, is_default=False, figure=figure,
+        process=partial(_of_process, figure), group=partial(_of_group, figure),
+    )  # fmt: skip
+
+
+_FIGURE_COLUMNS = (
+    _figure_column("SM %", "sm_percent", width=4, importance=41),
+    _figure_column("BW %", "bandwidth_percent", width=4, importance=42),
+    _figure_column("CPU %", "cpu_percent", width=6, importance=43),
+    _figure_column("RAM GiB", "rss_bytes", width=7, importance=44),
+    _figure_column("THR", "threads", width=5, importance=45),
+)
+_FIGURES: dict[ColumnName, ProcessFigure] = {column.name: column.figure for column in _FIGURE_COLUMNS if column.figure}
+_NOTHING = CellText("")
 COLUMNS = (
     ProcessColumn(
         name="PID", width=7, right=True, importance=0,
@@ -218,7 +409,7 @@ COLUMNS = (
         group=lambda group: CellText(group_gpus(group)),
     ),
     ProcessColumn(
-        name="VRAM GiB", width=8, right=True, importance=20, process=_used_cell, group=group_used,
+        name="VRAM GiB", width=8, right=True, importance=20, process=_used_cell, group=_group_used,
     ),
     ProcessColumn(
         name="MAX", width=5, right=True, importance=50, of_groups=True,
@@ -236,9 +427,9 @@ COLUMNS = (
         process=_difference, group=_of_highest(_difference),
     ),
     ProcessColumn(
-        name="STATUS", width=STATUS_WIDTH, importance=30, process=process_status, group=group_status,
+        name="STATUS", width=_STATUS_WIDTH, importance=30, process=_process_status, group=group_status,
     ),
-    *FIGURE_COLUMNS,
+    *_FIGURE_COLUMNS,
     ProcessColumn(
         name="UP", width=7, right=True, importance=100,
         process=lambda row: CellText(format_duration(row.elapsed_seconds)),
@@ -252,14 +443,7 @@ COLUMNS = (
     ProcessColumn(
         name="COMMAND", width=12, importance=40,
         process=lambda row: CellText(process_command(row)),
-        group=lambda group: CellText(group_command(group)),
+        group=lambda group: CellText(_group_command(group)),
     ),
 )  # fmt: skip
 """In the order in which they are shown."""
-
-
-def columns_named(names: object) -> tuple[ColumnName, ...] | None:
-    """Return the columns that a setting names; names of no column are left out. None: the default."""
-    known: dict[object, ColumnName] = {column.name: column.name for column in COLUMNS}
-    found = dict.fromkeys(names) if isinstance(names, tuple) else {}
-    return tuple(known[name] for name in found if name in known) or None

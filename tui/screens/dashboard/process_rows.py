@@ -21,15 +21,18 @@ from ...draw.cell_text import CellText
 from ...draw.labels import WORST_FIRST, severity_rank
 from ...draw.palette import unattributed_label
 from ...draw.text_output import printable
-from .process_cells import (
+from .process_columns import (
+    COLUMNS,
+    ColumnName,
+    ProcessColumn,
     ended_size,
+    figure_order,
     group_user,
     process_command,
     short_gpu_list,
     user_text,
     without_folder,
 )
-from .process_columns import COLUMNS, ColumnName, ProcessColumn, figure_order
 
 SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER", "SM", "BW", "CPU", "RAM", "THR"]
 RowKey = GroupKey

@@ -6,39 +6,46 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import SystemCommand
+from textual.containers import Container
+from textual.content import Content
 from textual.events import Resize, ScreenResume
 from textual.geometry import Offset, Size
 from textual.widgets import Input
 
+from vramtop.estimator.common.errors import NOT_REHEARSED
 from vramtop.estimator.common.records import replace
+from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.storage.settings.schema import VIEW
 
+from ...draw.labels import MUTED, WORST_FIRST, alarm, badge, severity_rank
 from ...draw.legend import legend_line
-from ...keys import bind
+from ...draw.palette import VERDICTS
+from ...draw.text_output import printable
+from ...keys import bind, shown_key
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
-from ..base import FilterField
+from ..base import FilterField, is_view_only
 from ..registry import screen_bindings
-from .gpu_area import GpuArea
-from .gpu_rows import GpuRows
-from .header_text import header_line, host_line, needed_height, notices
-from .layout import DashboardLayout, plan_layout
-from .panel_places import framed_panels
-from .pending_list import PendingList
+from .gpu_panel import GpuPanel
+from .gpu_rows import GpuRows, gpu_name_width, gpu_row_titles, names_jobs, shows_hardware, stale_seconds
+from .header_text import header_line, host_line, needed_height, notices, summary_line
+from .layout import DashboardLayout, PanelShape, framed_panels, plan_layout
 from .process_actions import PROCESS_KEYS, ProcessTableScreen
 from .process_table import ProcessTable
-from .summary_line import summary_line
 from .table_view import view_named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
+    from textual.screen import Screen
 
     from vramtop.estimator.job.job import Job
-    from vramtop.monitor.board.board import Board
+    from vramtop.monitor.board.board import Board, GpuRow, PendingRow
     from vramtop.monitor.snapshot.demand import Demand
+    from vramtop.monitor.snapshot.gpu_details import DetailLevel
+    from vramtop.monitor.snapshot.memory_history import MemoryHistory
     from vramtop.monitor.snapshot.snapshot import GpuKey
 
     from ..base import BoardApp
@@ -66,7 +73,7 @@ class DashboardScreen(ProcessTableScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._gpu_area = GpuArea(self)
+        self._gpu_area = _GpuArea(self)
         self._drawn: tuple[Board, Size] | None = None
         """The board that was drawn last, and the size of the screen then."""
         self._head: tuple[Board | None, BoardFeed] | None = None
@@ -270,3 +277,142 @@ class DashboardScreen(ProcessTableScreen):
             budgets=any(gpu.expected_bytes is not None for gpu in board.gpus),
             hosts=board.sums is not None,
         )
+
+
+_MIN_DETAILS_WIDTH = 100
+"""Cells of a panel that has room for more than utilisation, power and temperature."""
+
+
+class _GpuArea:
+    """The widgets of a screen that show GPUs.
+
+    Args:
+        screen: the screen that yields ``compose``.
+    """
+
+    def __init__(self, screen: Screen[None]) -> None:
+        self._screen = screen
+        self._panels: list[GpuPanel] = []
+        self._selected: tuple[GpuKey, int] | None = None
+        """The GPU or MIG device that the user selected, and its position; None: the one with the worst status."""
+        self.detailed: dict[GpuKey, DetailLevel] = {}
+        """GPUs of which details are shown."""
+
+    def compose(self) -> ComposeResult:
+        """The panels; the titles, the rows, and the panel of the selected row."""
+        yield Container(id="panels")
+        yield StaticLines(id="titles")
+        yield GpuRows(id="rows")
+        yield GpuPanel(id="open")
+
+    def select(self, board: Board, position: int) -> None:
+        """Select the GPU or MIG device at this position."""
+        self._selected = board.displayed_gpus[position].reading.key, position
+
+    def show(
+        self, board: Board, layout: DashboardLayout, *, width: int, feed: BoardFeed, history: MemoryHistory
+    ) -> None:
+        """Show the GPUs of the board.
+
+        Args:
+            board: the latest board.
+            layout: panels or rows, and their heights.
+            width: cells of the screen.
+            feed: how readings arrive, which decides when one is stale.
+            history: memory of the GPUs over time.
+        """
+        screen = self._screen
+        panels, rows = screen.query_one("#panels", Container), screen.query_one(GpuRows)
+        titles, opened = screen.query_one("#titles", StaticLines), screen.query_one("#open", GpuPanel)
+        panels.display = bool(layout.panels)
+        rows.display = layout.panels is None
+        titles.display = layout.titles
+        opened.display = layout.open_panel
+        stale = [stale_seconds(gpu, board, feed) for gpu in board.displayed_gpus]
+        self.detailed = {}
+        if layout.panels is not None:
+            self._fill_panels(panels, layout, len(board.displayed_gpus))
+            self._demand_details(board.displayed_gpus, layout.panels[0].width if layout.panels else 0)
+            for panel, place, gpu, age in zip(self._panels, layout.panels, board.displayed_gpus, stale, strict=True):
+                panel.stand_at(place)
+                panel.show_gpu(gpu, board, place, age, history)
+            return
+        selected = self._selected_position(board.displayed_gpus)
+        row_width = width - (layout.gpu_height < len(board.displayed_gpus))  # the scrollbar
+        name_width = gpu_name_width(board.displayed_gpus)
+        rows.styles.height = layout.gpu_height
+        jobs = names_jobs(board.displayed_gpus)
+        titles.show(gpu_row_titles(row_width, names=name_width, jobs=jobs, hosts=board.sums is not None))
+        rows.show_gpus(board.displayed_gpus, width=row_width, name_width=name_width, selected=selected, stale=stale)
+        if shows_hardware(row_width - name_width, jobs=jobs):
+            self._demand_details(board.displayed_gpus, row_width)
+        if layout.open_panel:
+            shape = PanelShape(width=width, graph_height=layout.graph_height)
+            gpu = board.displayed_gpus[selected]
+            opened.styles.height = shape.height
+            if not self.detailed:
+                self._demand_details([gpu], shape.width)
+            opened.show_gpu(gpu, board, shape, stale[selected], history)
+
+    def _demand_details(self, gpus: Sequence[GpuRow], panel_width: int) -> None:
+        """Ask for fans and clock reasons of the GPUs in panels that have room for them."""
+        if panel_width >= _MIN_DETAILS_WIDTH:
+            self.detailed = {gpu.reading.whole_gpu_key: "compact" for gpu in gpus}
+
+    def _fill_panels(self, container: Container, layout: DashboardLayout, count: int) -> None:
+        while len(self._panels) > count:
+            self._panels.pop().remove()
+        while len(self._panels) < count:
+            self._panels.append(GpuPanel())
+            container.mount(self._panels[-1])
+        container.styles.height = layout.gpu_height
+
+    def _selected_position(self, shown: Sequence[GpuRow]) -> int:
+        """Return the position of the selected GPU; if it is gone, of the GPU in its place."""
+        if self._selected is not None:
+            key, before = self._selected
+            position = next((at for at, gpu in enumerate(shown) if gpu.reading.key == key), before)
+            return min(position, len(shown) - 1)
+        worst = [min((severity_rank(row) for row in gpu.rows), default=len(WORST_FIRST)) for gpu in shown]
+        return worst.index(min(worst)) if worst else 0
+
+
+class PendingList(StaticLines):
+    """One line for each pending job, as many as there is room for."""
+
+    def show_pending(self, rows: Sequence[PendingRow], *, width: int, height: int, now: float) -> None:
+        """Show these jobs in ``height`` lines; the last line counts those that do not fit in."""
+        shown = list(rows) if len(rows) <= height else list(rows[: max(0, height - 1)])
+        asks = not is_view_only(self)
+        lines = [pending_line(row, width, now, asks=asks) for row in shown]
+        if len(rows) > len(shown):
+            lines.append(Content.styled(f"pending … and {len(rows) - len(shown)} more", MUTED))
+        self.show_if_any(lines[:height])
+
+
+_HIGHLIGHT_SECONDS = 60.0
+"""A job is highlighted this long after it started or ceased to fit."""
+
+
+def pending_line(row: PendingRow, width: int, now: float, *, asks: bool = True) -> Content:
+    """Return a pending job with its verdict and the reason; one whose verdict has just changed is highlighted.
+
+    Args:
+        row: the job.
+        width: in cells.
+        now: Unix seconds.
+        asks: the fit check can be opened, which asks whether to rehearse a program.
+    """
+    if row.fit is None:
+        verdict, reason = badge(VERDICTS["unknown"], "unknown"), row.sentence or "no budget"
+        if asks and reason.startswith(NOT_REHEARSED):
+            keys = shown_key("dashboard.fit_check"), shown_key("fit.rehearse")
+            reason = f"{NOT_REHEARSED}press {keys[0]}, then {keys[1]} to run it"
+    else:
+        verdict, reason = badge(VERDICTS[row.fit.verdict], row.fit.verdict), row.sentence or ""
+        if row.budget is not None and row.budget.learned is not None:
+            reason = f"{reason} · corrected, was {format_gib(row.budget.learned.uncorrected.device_bytes)}"
+    is_new = row.fits_changed_at is not None and now - row.fits_changed_at < _HIGHLIGHT_SECONDS
+    head = Content.styled(" NOW ", alarm()) if is_new else Content.styled("pending", MUTED)
+    name = Content.styled(printable(row.job.label), "bold")
+    return Content.assemble(head, " ", name, " ", verdict, " ", printable(reason)).truncate(width, ellipsis=True)

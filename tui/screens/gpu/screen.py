@@ -23,7 +23,7 @@ from ...widgets.content_lines import ContentLines
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
 from ..base import BoardApp, DrawnScreen, ShowsGpus, is_complete
-from ..dashboard.gpu_graph import graph_span
+from ..dashboard.gpu_panel import graph_span
 from ..dashboard.gpu_rows import stale_seconds
 from ..dashboard.process_actions import PROCESS_KEYS, ProcessTableScreen
 from ..dashboard.process_table import ProcessTable

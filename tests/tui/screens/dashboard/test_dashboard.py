@@ -28,7 +28,7 @@ from vramtop.monitor.sources.sampler import EarlySampler
 from vramtop.tui.app.app import SourceFailed, VramtopApp
 from vramtop.tui.app.help import HelpScreen
 from vramtop.tui.app.options import AppOptions
-from vramtop.tui.screens.dashboard.gpu_area import GpuPanel
+from vramtop.tui.screens.dashboard.gpu_panel import GpuPanel
 from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 

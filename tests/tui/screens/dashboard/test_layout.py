@@ -2,9 +2,7 @@ from itertools import product
 
 import pytest
 
-from vramtop.tui.screens.dashboard.layout import DashboardLayout, plan_layout
-from vramtop.tui.screens.dashboard.panel_places import PanelPlace, place_panels
-from vramtop.tui.screens.dashboard.panel_shape import FRAME_LINES
+from vramtop.tui.screens.dashboard.layout import FRAME_LINES, DashboardLayout, PanelPlace, place_panels, plan_layout
 
 
 def plan(framed: list[bool], size: tuple[int, int] = (120, 37), **changes) -> DashboardLayout:

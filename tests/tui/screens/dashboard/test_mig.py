@@ -23,7 +23,7 @@ from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.commands import attach, once
-from vramtop.tui.screens.dashboard.gpu_area import GpuPanel
+from vramtop.tui.screens.dashboard.gpu_panel import GpuPanel
 from vramtop.tui.screens.dashboard.gpu_rows import GpuRows, gpu_name_width, gpu_row_line
 from vramtop.tui.screens.dashboard.process_rows import in_order, matching, table_rows
 

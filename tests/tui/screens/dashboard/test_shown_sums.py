@@ -24,8 +24,8 @@ from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.cli.board_json import board_json
 from vramtop.tui.draw.gpu_bars import held_cells
 from vramtop.tui.screens.dashboard.gpu_rows import gpu_status
+from vramtop.tui.screens.dashboard.header_text import summary_line
 from vramtop.tui.screens.dashboard.process_rows import table_rows
-from vramtop.tui.screens.dashboard.summary_line import summary_line
 
 
 @st.composite

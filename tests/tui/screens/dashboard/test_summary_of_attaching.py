@@ -8,7 +8,7 @@ from builders import make_budget, make_gpu, make_process, make_snapshot
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.board.board import AttachProgress
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.screens.dashboard.summary_line import summary_line
+from vramtop.tui.screens.dashboard.header_text import summary_line
 
 
 @pytest.mark.parametrize(

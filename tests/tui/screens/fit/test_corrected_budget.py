@@ -11,8 +11,8 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec, Uncertainties
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.screens.dashboard.gpu_panel import panel_lines
-from vramtop.tui.screens.dashboard.panel_shape import PanelShape
-from vramtop.tui.screens.dashboard.pending_list import pending_line
+from vramtop.tui.screens.dashboard.layout import PanelShape
+from vramtop.tui.screens.dashboard.screen import pending_line
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 
 JOB = Job(name="tune", model=ModelSpec(id="Llama-3.1-8B"))

@@ -17,10 +17,8 @@ from vramtop.tui.draw.gpu_bars import held_cells
 from vramtop.tui.draw.palette import colour_of, unattributed_label
 from vramtop.tui.screens.dashboard.gpu_panel import panel_lines
 from vramtop.tui.screens.dashboard.gpu_rows import gpu_row_line, gpu_row_titles
-from vramtop.tui.screens.dashboard.header_text import header_line
-from vramtop.tui.screens.dashboard.panel_places import framed_panels
-from vramtop.tui.screens.dashboard.panel_shape import PanelShape
-from vramtop.tui.screens.dashboard.summary_line import summary_line
+from vramtop.tui.screens.dashboard.header_text import header_line, summary_line
+from vramtop.tui.screens.dashboard.layout import PanelShape, framed_panels
 from vramtop.tui.screens.feed import BoardFeed
 
 SHAPE = PanelShape(width=120, graph_height=3)

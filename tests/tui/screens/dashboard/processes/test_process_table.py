@@ -15,8 +15,7 @@ from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessFig
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.draw.palette import STATUSES
-from vramtop.tui.screens.dashboard.process_cells import without_folder
-from vramtop.tui.screens.dashboard.process_columns import columns_for, columns_named, default_columns
+from vramtop.tui.screens.dashboard.process_columns import columns_for, columns_named, default_columns, without_folder
 from vramtop.tui.screens.dashboard.process_rows import SORTED_BY, in_order, matching, table_rows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.table_view import TableView

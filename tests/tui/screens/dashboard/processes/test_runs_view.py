@@ -21,10 +21,10 @@ from vramtop.monitor.host.process_directory import ProcessDirectory
 from vramtop.monitor.snapshot.snapshot import Source
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
-from vramtop.tui.screens.dashboard.process_cells import group_status
+from vramtop.tui.screens.dashboard.process_columns import group_status
 from vramtop.tui.screens.dashboard.process_rows import unattributed_rows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
-from vramtop.tui.screens.dashboard.tree_rows import tree_rows
+from vramtop.tui.screens.dashboard.table_view import tree_rows
 
 RANKS = (11, 12, 13, 14)
 SERVER = {"parent": 50, "parent_name": "serve", "command": "./serve --port 80", "name": "serve", "user": "bob"}
