@@ -8,8 +8,7 @@ import msgspec
 from vramtop.estimator.common.trust import user_name
 
 from ..snapshot.snapshot import GpuProcess, Snapshot
-from .anomaly import Anomaly, RuleContext
-from .idleness import IdleTracker
+from .anomaly import Anomaly, IdleTracker, RuleContext
 from .jobs import find_helpers, find_rank_conflicts
 from .leftovers import find_ended, find_forgotten, find_hidden_memory
 from .process_origin import ProcessOrigin, read_origin

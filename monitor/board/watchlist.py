@@ -6,28 +6,36 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from vramtop.estimator.common.records import replace
+from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 
 from ..anomalies.detector import AnomalyDetector
+from ..host.kinds import program_of
+from ..host.plain_text import duration_text
 from ..host.process_stat import is_running
 from ..snapshot.memory_history import MemoryHistory
-from .board import AttachProgress, Board, GpuRow, ProcessRow
-from .board_rows import committed_bytes, gpu_rows, growth_by_device, overlap
-from .budget_cache import BudgetCache
-from .pending_rows import PendingFits
-from .run_tracker import RunTracker
-from .without_budget import ProcessesWithoutBudget
+from ..snapshot.mig_devices import mig_devices, processes_by_device
+from .board import AttachProgress, Board, GpuRow, NoBudgetReason, PendingRow, ProcessRow
+from .budget_cache import BudgetCache, job_key
+from .run_tracker import ProcessesWithoutBudget, RunTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from vramtop.estimator.budget import Budget
+    from vramtop.estimator.common.errors import Verdict
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
 
-    from ..snapshot.snapshot import DeviceIndex, GpuKey, ProcessKey, Snapshot, WatchedJob
-    from .board_rows import NoBudgetReasonFunction
+    from ..host.known_programs import KnownProgram
+    from ..snapshot.snapshot import DeviceIndex, GpuKey, GpuProcess, GpuReading, ProcessKey, Snapshot, WatchedJob
+    from .capacity import DeviceCapacity
     from .display_filter import DisplayFilter
+    from .fit_result import FitResult
+
+    NoBudgetReasonFunction = Callable[[GpuProcess, KnownProgram], NoBudgetReason | None]
 
 
 @dataclass(slots=True)
@@ -65,7 +73,7 @@ class Watchlist:
     _pending: tuple[Job, ...] = ()
     _dismissed: set[tuple[ProcessKey, ...]] = field(default_factory=set)
     """Process keys of recorded runs that are hidden."""
-    _pending_fits: PendingFits = field(default_factory=PendingFits)
+    _pending_fits: PendingFits = field(init=False)
     _budgets: BudgetCache = field(init=False)
     _tracker: RunTracker = field(init=False)
     _others: ProcessesWithoutBudget = field(init=False)
@@ -73,6 +81,7 @@ class Watchlist:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
+        self._pending_fits = PendingFits()
         self._budgets = BudgetCache(self.estimate)
         self._tracker = RunTracker(self.history, self.is_running)
         self._others = ProcessesWithoutBudget(self.history, self.is_running)
@@ -99,8 +108,8 @@ class Watchlist:
             if budget is not None:
                 self._budgets.set_if_unknown(run.job, budget)
             self._dismissed.discard(run.pids)
-            at = next((at for at, known in enumerate(self._runs) if overlap(known, run)), len(self._runs))
-            others = [known for known in self._runs[at:] if not overlap(known, run)]
+            at = next((at for at, known in enumerate(self._runs) if _overlap(known, run)), len(self._runs))
+            others = [known for known in self._runs[at:] if not _overlap(known, run)]
             self._runs = (*self._runs[:at], run, *others)
 
     def dismiss_runs(self, pids: Iterable[ProcessKey]) -> None:
@@ -182,7 +191,7 @@ class Watchlist:
         for device, size in self.reserved_bytes(snapshot).items():
             committed[device] = committed.get(device, 0) + size
         jobs = [(job, self._budgets.budget_of(job)) for job in pending]
-        host, growth = (self.host_memory(snapshot), growth_by_device(gpus)) if jobs else (None, {})
+        host, growth = (self.host_memory(snapshot), _growth_by_device(gpus)) if jobs else (None, {})
         board = Board(
             snapshot=snapshot,
             gpus=gpus,
@@ -199,7 +208,7 @@ class Watchlist:
     def _recorded_runs(self, snapshot: Snapshot) -> Iterable[WatchedJob]:
         """Return the runs of a recorded snapshot that are neither known nor dismissed."""
         self._dismissed &= {run.pids for run in snapshot.watched}
-        unknown = (run for run in snapshot.watched if not any(overlap(run, known) for known in self._runs))
+        unknown = (run for run in snapshot.watched if not any(_overlap(run, known) for known in self._runs))
         return (run for run in unknown if run.pids not in self._dismissed)
 
     def _with_job(self, row: ProcessRow, place: tuple[WatchedJob, int, int] | None, time: float) -> ProcessRow:
@@ -228,3 +237,182 @@ class Watchlist:
             return budget
         rows = (row for gpu in gpus for row in gpu.rows if row.process.key in run.pids)
         return next((row.budget for row in rows if row.budget is not None), budget)
+
+
+def gpu_rows(
+    snapshot: Snapshot, with_job: Callable[[ProcessRow], ProcessRow], reason: NoBudgetReasonFunction = lambda *_: None
+) -> tuple[GpuRow, ...]:
+    """Return one row per GPU of a snapshot.
+
+    Args:
+        snapshot: the machine now.
+        with_job: adds the job of a process to its row, if it is known.
+        reason: returns why a process has no budget, in a word or two, as long as it has none.
+    """
+    found = []
+    for gpu in snapshot.gpus:
+        devices = mig_devices(gpu)
+        rows = tuple(
+            with_job(_process_row(snapshot, device, process, reason))
+            for device, process in processes_by_device(gpu, devices)
+        )
+        inside = [(device, {id(process) for process in device.processes or ()}) for device in devices]
+        parts = (
+            GpuRow(reading=device, rows=tuple(row for row in rows if id(row.process) in ids)) for device, ids in inside
+        )
+        found.append(GpuRow(reading=gpu, rows=rows, devices=tuple(parts)))
+    return tuple(found)
+
+
+def committed_bytes(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, int]:
+    """Return the bytes by device that running jobs will yet allocate: budget less memory, for jobs not yet steady."""
+    committed: dict[DeviceIndex, int] = {}
+    for gpu in gpus:
+        for row in gpu.rows_with_budget:
+            steady = row.comparison is not None and row.comparison.phase == "steady"
+            if row.budget and row.process.used_bytes is not None and not steady:
+                remaining = row.budget.steady_device_bytes - row.process.used_bytes
+                device = row.process.device_index_on(gpu.reading.index)
+                committed[device] = committed.get(device, 0) + max(0, remaining)
+    return committed
+
+
+def _growth_by_device(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, str]:
+    """Return which process grows on a device and when it will be full, of the one that fills it first."""
+    found: dict[DeviceIndex, tuple[float, str]] = {}
+    for gpu in gpus:
+        for row in gpu.rows:
+            seconds = row.full_seconds
+            if seconds is None or row.comparison is None or row.comparison.status != "growing":
+                continue
+            name = row.job.label if row.job and row.job.has_label else f"process {row.process.pid}"
+            device = row.process.device_index_on(gpu.reading.index)
+            sentence = f"{name} grows, GPU {gpu.reading.index} full in about {duration_text(seconds)}"
+            found[device] = min(found.get(device, (seconds, sentence)), (seconds, sentence))
+    return {device: sentence for device, (_, sentence) in found.items()}
+
+
+def _process_row(
+    snapshot: Snapshot, gpu: GpuReading, process: GpuProcess, reason: NoBudgetReasonFunction
+) -> ProcessRow:
+    elapsed = None if process.start_time is None else max(0.0, snapshot.time - process.start_time)
+    program = program_of(process)
+    return ProcessRow(
+        gpu=gpu,
+        process=process,
+        elapsed_seconds=elapsed,
+        is_live=snapshot.source.is_live,
+        kind=program.kind,
+        program_name=program.name,
+        no_budget_reason=reason(process, program),
+    )
+
+
+def _overlap(one: WatchedJob, other: WatchedJob) -> bool:
+    """Return True if two runs have a process in common."""
+    return not set(one.pids).isdisjoint(other.pids)
+
+
+_MIN_CONTRARY_READINGS = 3
+"""Consecutive readings that change whether a pending job fits: processes come and go."""
+
+
+class PendingFits:
+    """Checks the pending jobs at each snapshot and remembers which of them fit. Not safe for concurrent use."""
+
+    def __init__(self) -> None:
+        self._fits: dict[bytes, _DebouncedFit] = {}
+
+    def rows(
+        self,
+        snapshot: Snapshot,
+        committed: Mapping[DeviceIndex, int],
+        jobs: Sequence[tuple[Job, Budget | str]],
+        host: int | None,
+        growth: Mapping[DeviceIndex, str],
+    ) -> tuple[PendingRow, ...]:
+        """Return the row of each pending job; a job that fits takes its memory from those behind it.
+
+        Args:
+            snapshot: the machine now.
+            committed: bytes by device that running jobs will yet allocate or that are reserved.
+            jobs: pending jobs in order, each with its budget or the reason that there is none.
+            host: bytes of RAM that jobs can use; None: unknown.
+            growth: what will take the free memory of a device, in a sentence.
+        """
+        before, self._fits = self._fits, {}
+        if not jobs:
+            return ()
+        from .capacity import commit, device_capacities  # not before there is a pending job
+
+        devices = device_capacities(snapshot, committed)
+        devices = tuple(replace(each, growth=growth.get(each.device_index)) for each in devices)
+        rows = []
+        for job, budget in jobs:
+            problem = _no_check_reason(budget, devices)
+            if isinstance(budget, str) or problem:
+                rows.append(PendingRow(job=job, budget=None if isinstance(budget, str) else budget, problem=problem))
+                continue
+            fit = self._fits[job_key(job)] = before.get(job_key(job)) or _DebouncedFit()
+            chosen = [each for each in devices if not job.target.devices or each.uuid in job.target.devices]
+            result = _check_pending(job, budget, chosen, host, fit.verdict)
+            fit.verdict = result.verdict
+            fit.add(result.verdict == "fits", snapshot.time)
+            changed_at = fit.changed_at
+            rows.append(
+                PendingRow(job=job, budget=budget, fit=result, fits=fit.fits is True, fits_changed_at=changed_at)
+            )
+            if result.verdict in ("fits", "tight"):
+                devices = commit(devices, result.bytes_by_device)
+        return tuple(rows)
+
+
+class _DebouncedFit(msgspec.Struct):
+    """Debounced verdict of a pending job: it changes only after several readings in a row."""
+
+    verdict: Verdict | None = None
+    """Verdict at the reading before."""
+    fits: bool | None = None
+    changed_at: float | None = None
+    """Unix seconds."""
+    _contrary_readings: int = 0
+    _last_time: float | None = None
+
+    def add(self, fits: bool, time: float) -> None:
+        if time == self._last_time:  # the same reading again
+            return
+        self._last_time = time
+        if self.fits is None:
+            self.fits = fits
+        self._contrary_readings = self._contrary_readings + 1 if fits != self.fits else 0
+        if self._contrary_readings >= _MIN_CONTRARY_READINGS:
+            self.fits, self.changed_at, self._contrary_readings = fits, time, 0
+
+
+def _no_check_reason(budget: Budget | str, devices: Sequence[DeviceCapacity]) -> str | None:
+    """Return why the fit of a job cannot be checked; None: it can."""
+    if isinstance(budget, str):
+        return budget
+    if devices:
+        return None
+    return f"needs {format_gib(budget.ranks.highest.device_bytes)} GiB, and no GPU is visible here"
+
+
+def _check_pending(
+    job: Job, budget: Budget, devices: Sequence[DeviceCapacity], host: int | None, previous: Verdict | None
+) -> FitResult:
+    """Return whether a job fits; the verdict stays while less than is displayed would change it."""
+    from .fit import check_fit, with_host_memory
+
+    def check(slack: int) -> FitResult:
+        room = (None if each.free_bytes is None else each.free_bytes + slack for each in devices)
+        result = check_fit(budget, [replace(each, free_bytes=free) for each, free in zip(devices, room, strict=True)])
+        if host is None:
+            return result
+        return with_host_memory(result, budget, host + slack, ranks=job.parallel.processes)
+
+    result = check(0)
+    if previous in (None, result.verdict):
+        return result
+    others = (check(slack) for slack in (UNSEEN_BYTES, -UNSEEN_BYTES))
+    return next((other for other in others if other.verdict == previous), result)

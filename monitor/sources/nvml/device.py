@@ -1,25 +1,26 @@
-"""Reads one GPU through NVML: each figure, or a fault that states why it is unknown."""
+"""Reads one GPU through NVML: each figure, also of its processes, or a fault that states why it is unknown."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.records import replace
 
 from ...host.plain_text import sanitize_line
+from ...snapshot.demand import DRIVER_FIGURES, Demand, ProcessFigure
 from ...snapshot.faults import ASLEEP, NOT_LISTED, Fault
-from ...snapshot.snapshot import ComputeMode, GpuProcess, GpuReading, ProcessType
+from ...snapshot.snapshot import ComputeMode, GpuProcess, GpuReading, ProcessFigures, ProcessType
 from .device_calls import DeviceCalls, DeviceLostError, RefusedError
 from .memory import NvmlMemory, shared_memory_use
 from .mig import NvmlMig
 from .nvml_errors import UNSUPPORTED_CODES, device_fault, field_fault
 from .pci_device import can_suspend, is_suspended
 from .process_rows import process_rows
-from .utilisation import with_utilisation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from ...host.process_directory import ProcessFacts
     from ...snapshot.demand import CurrentDemand
@@ -210,7 +211,7 @@ class NvmlDevice:
         if any(_used_by(processes, device.gpu_instance) > (device.used_bytes or math.inf) for device in mig or ()):
             mig, _ = self._mig.read()  # processes have grown in the meantime
         if processes is not None:
-            processes = with_utilisation(
+            processes = _with_utilisation(
                 processes, self._demand.value, self._calls, self._handle, in_mig_mode=mig is not None, now=self._now
             )
         return GpuReading(
@@ -307,3 +308,70 @@ def _used_by(processes: tuple[GpuProcess, ...] | None, instance: int | None = No
 
 def _has_valid_pids(processes: list[Any]) -> bool:
     return all(process.pid <= MAX_PID for process in processes)
+
+
+_SAMPLE_SECONDS = 2.0
+"""Age of the oldest sample that counts: the driver takes about one a second of each process that runs kernels."""
+_UTILISATION_CALLS = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo")
+_UTILISATION_WORDS: dict[ProcessFigure, str] = {
+    "sm_percent": "the utilisation by process",
+    "bandwidth_percent": "the memory bandwidth by process",
+}
+_UTILISATION_MESSAGES = {
+    "NO_SAMPLE": "the driver has no sample of this process for the last two seconds: it ran no kernel, or is not "
+    "measured",
+    "MIG_MODE": "the driver reports no utilisation by process in MIG mode",
+}
+
+
+def _with_utilisation(
+    processes: Sequence[GpuProcess],
+    demand: Demand,
+    calls: DeviceCalls,
+    handle: Any,
+    *,
+    in_mig_mode: bool,
+    now: Callable[[], float],
+) -> tuple[GpuProcess, ...]:
+    """Return the processes with their utilisation where that is in demand; no driver call is made if it is not.
+
+    Args:
+        processes: of one GPU.
+        demand: what the screen in front shows.
+        calls: of the GPU.
+        handle: of the GPU.
+        in_mig_mode: the GPU is divided into MIG devices.
+        now: Unix seconds.
+    """
+    if DRIVER_FIGURES.isdisjoint(demand.process_figures) or not processes:
+        return tuple(processes)
+    samples: dict[int, Any] = {}
+    code = "MIG_MODE" if in_mig_mode else "NO_SAMPLE"
+    if not in_mig_mode:
+        try:
+            since = int((now() - _SAMPLE_SECONDS) * 1e6)
+            for sample in calls.query("process utilisation", _UTILISATION_CALLS, handle, since):
+                latest = samples.get(sample.pid)
+                if latest is None or sample.timeStamp > latest.timeStamp:
+                    samples[sample.pid] = sample
+        except RefusedError as refused:
+            code = "NO_SAMPLE" if refused.code == "NOT_FOUND" else refused.code
+    unknown = ProcessFigures(faults=_utilisation_faults(code))
+    return tuple(replace(process, figures=_utilisation(samples.get(process.pid)) or unknown) for process in processes)
+
+
+def _utilisation(sample: Any) -> ProcessFigures | None:
+    if sample is None:
+        return None
+    if sample.smUtil > 100 or sample.memUtil > 100:  # seen in samples of processes that have ended
+        return ProcessFigures(faults=_utilisation_faults("IMPLAUSIBLE"))
+    return ProcessFigures(sm_percent=float(sample.smUtil), bandwidth_percent=float(sample.memUtil))
+
+
+def _utilisation_faults(code: str) -> tuple[Fault, ...]:
+    return tuple(
+        Fault(field=figure, code=code, message=_UTILISATION_MESSAGES[code])
+        if code in _UTILISATION_MESSAGES
+        else field_fault(figure, code, what=what)
+        for figure, what in _UTILISATION_WORDS.items()
+    )

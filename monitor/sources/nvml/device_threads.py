@@ -1,14 +1,20 @@
 """Threads that read the devices: one for all of them, and one for each device whose driver call hangs."""
 
+from __future__ import annotations
+
+import queue
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from vramtop.estimator.common.process_limit import start_thread
 from vramtop.estimator.common.records import replace
 
+from ...host.process_directory import ProcessDirectory
 from ...snapshot.faults import NO_ANSWER, Fault
 from ...snapshot.snapshot import GpuReading
-from .call_thread import CallThread
 from .device import NvmlDevice
 
 READ_TIMEOUT_SECONDS = 1.0
@@ -78,7 +84,7 @@ class DeviceThreads:
                     self._separate[single.device] = single
         self._collect(together)
 
-    def _wait_for(self, reading_pass: "_ReadingPass") -> bool:
+    def _wait_for(self, reading_pass: _ReadingPass) -> bool:
         """Wait until the pass has finished or one of its devices takes too long; returns True if it has finished."""
         while True:
             deadline = reading_pass.since + self._timeout_for(reading_pass.device)
@@ -90,11 +96,11 @@ class DeviceThreads:
     def _timeout_for(self, device: NvmlDevice) -> float:
         return self._timeout if device in self._last else self._first_timeout
 
-    def _read_again(self, device: NvmlDevice, last: "_ReadingPass") -> "_ReadingPass":
+    def _read_again(self, device: NvmlDevice, last: _ReadingPass) -> _ReadingPass:
         reading_pass = self._separate[device] = _ReadingPass(last.thread, (device,))
         return reading_pass
 
-    def _collect(self, reading_pass: "_ReadingPass") -> bool:
+    def _collect(self, reading_pass: _ReadingPass) -> bool:
         """Store the readings of a pass so far; returns True if it has finished."""
         finished = reading_pass.thread.idle
         self._last.update(reading_pass.readings.copy())
@@ -162,3 +168,61 @@ def _stale_reading(device: NvmlDevice, last: GpuReading | None, seconds: float) 
     fault = Fault(field=None, code=NO_ANSWER, message=message)
     reading = last or device.missing()
     return replace(reading, faults=(fault, *(reading.faults if last else ())))
+
+
+class CallThread:
+    """A daemon thread that runs one function at a time.
+
+    A driver call that hangs can be neither ended nor cancelled: its thread is abandoned, and ends with the program.
+    """
+
+    def __init__(self) -> None:
+        self.process_directory = ProcessDirectory()
+        """For functions that run on this thread; not thread-safe."""
+        self._queue: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def idle(self) -> bool:
+        """True if no function is running."""
+        return self._idle.is_set()
+
+    def run(self, function: Callable[[], Any]) -> None:
+        """Run a function on the thread, which must be idle.
+
+        Raises:
+            ProcessLimitError: the thread cannot be started.
+        """
+        if self._thread is None:
+            thread = threading.Thread(target=self._serve, name="vramtop-nvml", daemon=True)
+            start_thread(thread)
+            self._thread = thread
+        self._idle.clear()
+        self._queue.put(function)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the function has returned, for ``seconds`` at most; returns True if it has."""
+        return self._idle.wait(max(0.0, seconds))
+
+    def result(self) -> Any:
+        """Return what the function returned; raises its exception, once, if it raised one."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return self._result
+
+    def stop(self) -> None:
+        """End the thread once the running function has returned."""
+        self._queue.put(None)
+
+    def _serve(self) -> None:
+        while (function := self._queue.get()) is not None:
+            try:
+                self._result = function()
+            except BaseException as error:  # noqa: BLE001 - raised again by result()
+                self._error = error
+            self._idle.set()

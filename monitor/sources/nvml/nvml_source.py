@@ -13,9 +13,8 @@ from ...probe.probe_directory import ProbeDirectory
 from ...snapshot.demand import CurrentDemand
 from ...snapshot.faults import NO_ANSWER, NOT_LISTED, Fault
 from ...snapshot.snapshot import GpuReading, Snapshot, Source
-from .call_thread import CallThread, shut_down
 from .device import NvmlDevice
-from .device_threads import FIRST_READ_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS, DeviceThreads
+from .device_threads import FIRST_READ_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS, CallThread, DeviceThreads
 from .nvml_errors import MACHINE_CODES, code_of, driver_hang_error, no_driver_error
 from .pci_device import driver_addresses
 
@@ -112,7 +111,7 @@ class NvmlSource:
         if nvml is not None and not self._hung_threads and self._startup is None:
             thread = CallThread()
             with contextlib.suppress(ProcessLimitError):  # then NVML is shut down when the program ends
-                thread.run(lambda: shut_down(nvml))
+                thread.run(lambda: _shut_down(nvml))
             thread.stop()
             if not thread.wait(_SHUTDOWN_TIMEOUT_SECONDS):
                 self._hung_threads.append(thread)
@@ -237,7 +236,7 @@ class _NvmlStartup:
             self.call = "nvmlDeviceGetCount"
             return source, nvml.nvmlDeviceGetCount()
         except nvml.NVMLError:
-            shut_down(nvml)
+            _shut_down(nvml)
             raise
 
     def _version(self, call: str) -> Any:
@@ -249,3 +248,13 @@ class _NvmlStartup:
             return error.object.decode(errors="replace")
         except self._nvml.NVMLError:
             return None
+
+
+def _shut_down(nvml: Any) -> None:
+    """Shut NVML down; none of its calls may be running.
+
+    Args:
+        nvml: the ``pynvml`` module.
+    """
+    with contextlib.suppress(nvml.NVMLError):  # already shut down
+        nvml.nvmlShutdown()

@@ -18,8 +18,8 @@ from vramtop.monitor.attach.starting_processes import (
     remaining_bytes_by_device,
 )
 from vramtop.monitor.board.board import GpuRow, ProcessRow
-from vramtop.monitor.board.board_rows import committed_bytes
 from vramtop.monitor.board.comparison import Comparison
+from vramtop.monitor.board.watchlist import committed_bytes
 from vramtop.monitor.snapshot.snapshot import Snapshot
 
 

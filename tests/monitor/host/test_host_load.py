@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.monitor.host.host_load import HostLoadReader
+from vramtop.monitor.sources.host_load_source import HostLoadReader
 
 GIB = 2**30
 MEMINFO = "MemTotal: 67108864 kB\nMemAvailable: 50331648 kB\nSwapTotal: 8388608 kB\nSwapFree: 6291456 kB\nHuge: 0\n"

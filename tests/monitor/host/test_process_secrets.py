@@ -122,7 +122,7 @@ def test_recordings_never_have_secrets(tmp_path: Path) -> None:
 def test_an_old_recording_is_played_without_its_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = make_process(7, 1, command=f"python train.py --hub_token {TOKEN}")
     with monkeypatch.context() as before, RecordingWriter(tmp_path / "r.jsonl.gz") as writer:
-        before.setattr("vramtop.monitor.sources.safe_snapshot.mask_snapshot", lambda snapshot: snapshot)
+        before.setattr("vramtop.monitor.sources.recording.mask_snapshot", lambda snapshot: snapshot)
         writer.write(make_snapshot([make_gpu(0, [held])]))
     secrets.show_secrets()
     (read,) = read_recording(tmp_path / "r.jsonl.gz")

@@ -9,8 +9,8 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB, UNSEEN_BYTES, format_gib
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.comparison import Comparison, Status, as_far_as_known, compare_with_budget
-from vramtop.monitor.board.pending_rows import PendingFits
 from vramtop.monitor.board.run_phases import PhaseTracker
+from vramtop.monitor.board.watchlist import PendingFits
 from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters, Snapshot
 
 

@@ -9,11 +9,9 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.estimator.serving_need import ServingNeed
 from vramtop.monitor.board.board import GpuRow, ProcessRow
-from vramtop.monitor.board.board_rows import committed_bytes
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
-from vramtop.monitor.board.fit import check_fit
-from vramtop.monitor.board.serving_fit import check_serving_fit
-from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.board.fit import check_fit, check_serving_fit
+from vramtop.monitor.board.watchlist import Watchlist, committed_bytes
 from vramtop.monitor.snapshot.faults import Fault
 
 TWO = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=2))
