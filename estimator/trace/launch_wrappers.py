@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 
 from ..common.errors import InputError
-from ..readers.program.launch import LaunchParser
+from ..readers.program.launch import MPI_LAUNCHERS, LaunchParser
 from ..readers.source.flags import parse_flags
 
 _PROJECTS = ("uv", "poetry", "pdm", "rye")
 """Tools whose ``run`` takes the Python of the project's own environment."""
 _CONDA = ("conda", "mamba", "micromamba")
-_MPI = ("mpirun", "mpiexec", "orterun")
 _PLAIN = ("env", "nohup", "time", "timeout", "nice", "ionice", "stdbuf", "setsid", "numactl", "taskset")
 """Commands that run another one as it is."""
 _ATTACHED = re.compile(r"(-[^\W\d_])(\d+)$")
-_WRAPPERS = (*_PROJECTS, *_CONDA, *_MPI, *_PLAIN, "pixi", "srun")
+_WRAPPERS = (*_PROJECTS, *_CONDA, *MPI_LAUNCHERS, *_PLAIN, "pixi", "srun")
 
 
 def without_wrappers(
@@ -53,7 +52,7 @@ def without_wrappers(
                 prefix = _above(here, environ.get("UV_PROJECT_ENVIRONMENT", ".venv"))
             given.update(_activated(prefix, environ))
             words = ["python", *words[at:]] if words[at : at + 1] == ["-m"] else words[at:]
-        elif name == "srun" or name in _MPI:
+        elif name == "srun" or name in MPI_LAUNCHERS:
             at = _program(words, 1)
             before = words[1:at]
             given.update(_assigned(word) for word in before if _is_assignment(word))

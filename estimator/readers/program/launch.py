@@ -18,6 +18,7 @@ from ..source.settings import Setting, parse_digits
 _PYTHON = re.compile(r"python[0-9.]*[a-z]?|pypy[0-9.]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _SHELLS = ("sh", "bash", "zsh", "dash")
+MPI_LAUNCHERS = ("mpirun", "mpiexec", "orterun")
 
 
 class _Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,7 +112,7 @@ class LaunchParser:
         start = self.find_program_index(argv)
         launch = Launch() if start is None else self._command(list(argv[start:]), Launch())
         if start and not launch.launchers:
-            launch = _started_by_slurm(argv[:start], launch)
+            launch = _started_by_wrapper(argv[:start], launch)
         matches = [_ASSIGNMENT.fullmatch(token) for token in argv[:start] if not is_flag(token)]
         assignments = {match[1]: match[2] for match in matches if match}
         return replace(launch, assignments=assignments, wrappers=tuple(argv[:start]))
@@ -233,15 +234,19 @@ class LaunchParser:
         return replace(found, script=rest[0], arguments=tuple(rest[1:]))
 
 
-def _started_by_slurm(wrappers: Sequence[str], launch: Launch) -> Launch:
-    """Return the launch line with the tasks of ``srun -n 8`` or ``srun --nodes 2 --ntasks-per-node 4`` as its ranks."""
-    at = next((index for index, word in enumerate(wrappers) if PurePath(word).name == "srun"), None)
+def _started_by_wrapper(wrappers: Sequence[str], launch: Launch) -> Launch:
+    """Return the launch line with the tasks of its wrapper as ranks.
+
+    ``srun -n 8``, ``srun --nodes 2 --ntasks-per-node 4`` and ``mpirun -np 4`` have some.
+    """
+    at = next((index for index, word in enumerate(wrappers) if PurePath(word).name in ("srun", *MPI_LAUNCHERS)), None)
     if at is None:
         return launch
-    options, _ = parse_flags(wrappers[at + 1 :], where="of srun")
-    tasks, per_node = (options.get(name) for name in ("ntasks", "ntasks_per_node"))
-    nodes = options.get("nodes") or options.get("N")
-    tasks = tasks or options.get("n")
+    name = PurePath(wrappers[at]).name
+    options, _ = parse_flags(wrappers[at + 1 :], where=f"of {name}")
+    names = ("np", "n", "c") if name in MPI_LAUNCHERS else ("ntasks", "n")
+    tasks = next((options[each] for each in names if each in options), None)
+    per_node, nodes = options.get("ntasks_per_node"), options.get("nodes") or options.get("N")
     each, times = (None if given is None else parse_digits(str(given.value)) for given in (per_node, nodes))
     if tasks is None and each and (nodes is None or times):
         tasks = Setting(value=each * (times or 1), origin="--ntasks-per-node times --nodes of srun")

@@ -44,18 +44,19 @@ def test_a_line_pasted_as_one_word_is_split(pasted: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "ranks"),
+    ("wrapper", "ranks"),
     [
-        ("-n 3", 3),
-        ("--ntasks=3 --ntasks-per-node=8", 3),
-        ("--nodes=2 --ntasks-per-node=4", 8),
-        ("-N 2 --ntasks-per-node 4", 8),
-        ("--ntasks-per-node=4", 4),
-        ("--nodes=$N --ntasks-per-node=4", None),
+        ("srun -n 3", 3),
+        ("srun --ntasks=3 --ntasks-per-node=8", 3),
+        ("srun --nodes=2 --ntasks-per-node=4", 8),
+        ("srun -N 2 --ntasks-per-node 4", 8),
+        ("srun --ntasks-per-node=4", 4),
+        ("srun --nodes=$N --ntasks-per-node=4", None),
+        ("mpirun -np 4 --bind-to none", 4),
     ],
 )
-def test_tasks_of_slurm_are_ranks(flags: str, ranks: int | None) -> None:
-    found = parse_launch(f"srun {flags} python train.py".split()).options.get("num_processes")
+def test_tasks_of_a_wrapper_are_ranks(wrapper: str, ranks: int | None) -> None:
+    found = parse_launch(f"{wrapper} python train.py".split()).options.get("num_processes")
     assert (None if found is None else int(found.value)) == ranks
 
 
