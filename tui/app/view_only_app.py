@@ -25,7 +25,7 @@ _VIEWS = frozenset(
         "vramtop.tui.screens.dashboard.screen.DashboardScreen",
         "vramtop.tui.screens.gpu.screen.GpuScreen",
         "vramtop.tui.screens.step.screen.StepScreen",
-        "vramtop.tui.tty.too_small.TooSmallScreen",
+        "vramtop.tui.tty.terminal_app.TooSmallScreen",
         "vramtop.tui.widgets.choice.ChoiceMenu",
     )
 )

@@ -8,14 +8,17 @@ from typing import ClassVar
 
 from rich.console import RenderableType
 from textual import on
+from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.events import Event, Key, Paste, Resize
 from textual.filter import LineFilter
 from textual.geometry import Size
+from textual.screen import Screen
 from textual.theme import Theme
 from textual.timer import Timer
+from textual.widgets import Static
 from textual.worker import WorkerFailed
 
 from vramtop.estimator.common.paths import current_folder
@@ -23,13 +26,12 @@ from vramtop.estimator.common.private_files import open_private
 
 from ..draw.colours import MIN_TEXT_CONTRAST
 from ..draw.terminal_capabilities import ColourDepth
-from ..keys import TERMINAL_KEYS, key_name
+from ..keys import TERMINAL_KEYS, key_name, shown_key
 from .changed_cells import TerminalContents
 from .driver import RecordingApp, TerminalDriver
 from .line_filters import OutputFilters
 from .served import is_served
 from .textual_private import HAS_LINUX_DRIVER, clear_styles_cache, terminal_size_of
-from .too_small import MIN_SIZE, TooSmallScreen
 
 TEXT_CONTRAST_VARIABLE = "text-contrast"
 """Variable of a theme: the contrast that its text gets at least, if not 4.5."""
@@ -193,3 +195,28 @@ class TerminalApp(RecordingApp):
         colour_filter = self.output_filters.colour_filter
         colour_filter.dark = theme.dark
         colour_filter.text_contrast = float(theme.variables.get(TEXT_CONTRAST_VARIABLE, MIN_TEXT_CONTRAST))
+
+
+MIN_SIZE = Size(40, 10)
+"""In a smaller terminal no screen has room for its first line and its keys."""
+
+
+class TooSmallScreen(Screen[None]):
+    """One sentence with the size that is needed."""
+
+    DEFAULT_CSS = """
+    TooSmallScreen { overflow: hidden; }
+    TooSmallScreen Static { width: 100%; height: auto; }
+    """
+
+    def compose(self) -> ComposeResult:
+        """The sentence."""
+        yield Static(id="sentence", markup=False)
+
+    def on_resize(self) -> None:
+        """Write the size that is there and the size that is needed."""
+        width, height = self.size
+        needed = f"{MIN_SIZE.width} x {MIN_SIZE.height}"
+        self.query_one(Static).update(
+            f"too small: {width} x {height} here, vramtop needs {needed}; {shown_key('app.quit')} quits"
+        )

@@ -13,8 +13,7 @@ from vramtop.estimator.estimation import estimate
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recorded import Recorded, read_recorded
 from vramtop.tui.html_report.plots import time_plot
-from vramtop.tui.html_report.recording_page import recording_page
-from vramtop.tui.html_report.recording_plots import gpu_plot
+from vramtop.tui.html_report.recording_page import gpu_plot, recording_page
 
 HOSTILE = "<script>alert(1)</script><img src=http://192.0.2.1/x>\x1b[31m\u202e"
 

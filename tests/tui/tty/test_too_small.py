@@ -10,7 +10,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.sources.demo import demo_source
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.tty import terminal_app
-from vramtop.tui.tty.too_small import MIN_SIZE, TooSmallScreen
+from vramtop.tui.tty.terminal_app import MIN_SIZE, TooSmallScreen
 
 
 @pytest.fixture

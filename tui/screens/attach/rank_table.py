@@ -16,8 +16,7 @@ from ...draw.cell_text import CellText, status_tone
 from ...draw.labels import WORST_FIRST, budget_label, difference_label, phase_label, severity_rank
 from ...draw.palette import STATUSES
 from ...keys import bind
-from ...widgets.columns import Column, fit_columns
-from ...widgets.row_table import ROW_BINDINGS, RowTable, scroll_to_row
+from ...widgets.row_table import ROW_BINDINGS, Column, RowTable, fit_columns, scroll_to_row
 
 COLUMNS = (
     Column(name="RANK", width=4, right=True, importance=5),

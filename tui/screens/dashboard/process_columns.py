@@ -23,7 +23,7 @@ from ...draw.cell_text import CellText, Tone, status_tone
 from ...draw.labels import budget_label, difference_label, format_duration, severity_rank, shorten, worst_row
 from ...draw.palette import STATUSES
 from ...draw.text_output import printable
-from ...widgets.columns import Column, fit_columns
+from ...widgets.row_table import Column, fit_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

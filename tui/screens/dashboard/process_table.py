@@ -13,8 +13,7 @@ from vramtop.monitor.snapshot.demand import Demand
 from ...background.latest_only_task import LatestOnlyTask
 from ...draw.cell_text import CellText
 from ...keys import bind
-from ...widgets.columns import Column
-from ...widgets.row_table import FOLD_SIGNS, MARGIN, ROW_BINDINGS, RowTable
+from ...widgets.row_table import FOLD_SIGNS, MARGIN, ROW_BINDINGS, Column, RowTable
 from .process_columns import (
     PROCESS_COLUMNS,
     ColumnName,

@@ -1,4 +1,4 @@
-"""The preflight screen: the checks of one job as they finish."""
+"""The preflight screen: a row for each check of one job as they finish, and a summary."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,18 +17,20 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.capacity import DeviceCapacity
-from vramtop.monitor.preflight.check_result import Check
+from vramtop.monitor.preflight.check_result import Check, CheckResult
 from vramtop.monitor.preflight.context import CheckContext
 
 from ...background.latest_only_task import LatestOnlyTask
 from ...background.preflight_run import PreflightProgress, PreflightRequest, read_context, run_preflight
+from ...draw.labels import MUTED, shorten
+from ...draw.palette import CHECK_RUNNING, CHECKS, Mark
 from ...draw.text_output import printable
 from ...keys import bind, shown_key
+from ...reports.preflight_text import MARK_WIDTH, count_outcomes, outcome_lines, outcome_mark, summary_line
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines, TitleLine
 from ..base import BoardApp, DrawnScreen
-from .check_rows import check_rows, summary_row
-from .mark import PreflightMark
+from .mark import PreflightMark, painted
 
 PREFLIGHT_KEYS: list[BindingType] = [
     bind("app.back", "dismiss", "Back"),
@@ -125,10 +127,10 @@ class PreflightScreen(DrawnScreen[None]):
         if progress is None:
             return
         width = self.size.width - 3  # a space on both sides, and the scrollbar
-        rows = [] if progress.problem is not None else check_rows(progress, width=width, now=time.monotonic())
+        rows = [] if progress.problem is not None else _check_rows(progress, width=width, now=time.monotonic())
         self.query_one("#facts", StaticLines).show(Content(_facts(progress)))
         self.query_one("#rows", StaticLines).show(Content("\n").join(rows), layout=True)
-        self.query_one("#summary", StaticLines).show(summary_row(progress), layout=True)
+        self.query_one("#summary", StaticLines).show(_summary_row(progress), layout=True)
 
 
 def open_preflight(
@@ -198,3 +200,64 @@ def open_pending_preflight(app: BoardApp) -> None:
         app.notify(
             (f"No job is pending; press {key} for the fit check, which can run preflight too."), severity="warning"
         )
+
+
+def _check_rows(progress: PreflightProgress, *, width: int, now: float) -> list[Content]:
+    """Return a row for each check: in order while some still run, failures first when all are done.
+
+    Args:
+        progress: the outcomes so far.
+        width: cells of a line.
+        now: the current ``time.monotonic``.
+    """
+    name_width = max((len(check.name) for check in progress.checks), default=0)
+    if progress.done:
+        return [line for outcome in progress.worst_first for line in _row(outcome, name_width, width)]
+    rows: list[Content] = []
+    for check in progress.checks:
+        outcome = progress.outcomes.get(check.name)
+        if outcome is None:
+            rows.append(_running_row(check, progress, name_width, width, now))
+        else:
+            rows += _row(outcome, name_width, width)
+    return rows
+
+
+def _summary_row(progress: PreflightProgress) -> Content:
+    """Return the last line: the summary, or how many checks are done."""
+    if progress.problem is not None:
+        return Content.assemble(painted(CHECKS["failure"], "cannot check: "), printable(progress.problem))
+    if progress.done:
+        outcomes = progress.worst_first
+        return painted(outcome_mark(outcomes[0]) if outcomes else CHECKS["skipped"], summary_line(outcomes))
+    if progress.context is None:
+        return Content.styled("reading the machine", MUTED)
+    so_far = count_outcomes(tuple(progress.outcomes.values()), of=("failure", "warning"))
+    words = f"{len(progress.outcomes)} of {len(progress.checks)} checks done"
+    return Content.styled(f"{words}; so far {so_far}" if so_far else words, MUTED)
+
+
+def _row(outcome: CheckResult, name_width: int, width: int) -> list[Content]:
+    mark, margin = outcome_mark(outcome), MARK_WIDTH + name_width + 4
+    found, advice = outcome_lines(outcome, max(20, width - margin), printable)
+    head = Content.assemble(painted(mark, _head(mark)), f"  {outcome.name:<{name_width}}  ", found[0])
+    if outcome.status == "skipped":
+        head = Content.assemble(painted(mark, _head(mark)), (f"  {outcome.name:<{name_width}}  {found[0]}", MUTED))
+    rest = [Content.styled(" " * margin + line, MUTED if outcome.status == "skipped" else "") for line in found[1:]]
+    return [head, *rest, *(Content.styled(" " * margin + line, "italic") for line in advice)]
+
+
+def _running_row(check: Check, progress: PreflightProgress, name_width: int, width: int, now: float) -> Content:
+    """Return the row of a running check: what it waits for, and its time limit."""
+    state = "waits for the machine's reading"
+    if progress.context is not None:
+        state = (
+            f"{max(0.0, now - progress.started_at):.0f} of {check.timeout_seconds:.0f} s: waits for {check.waits_for}"
+        )
+    text = shorten(state, max(0, width - MARK_WIDTH - name_width - 4))
+    name = f"  {check.name:<{name_width}}  "
+    return Content.assemble(painted(CHECK_RUNNING, _head(CHECK_RUNNING)), name, (text, MUTED))
+
+
+def _head(mark: Mark) -> str:
+    return f"{mark.letter} {mark.word}".ljust(MARK_WIDTH)

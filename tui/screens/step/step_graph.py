@@ -1,9 +1,11 @@
-"""The step graph: stacked components, the reserved memory above them, a scale at the left and the phases below.
+"""The step graph: stacked, labelled components, the reserved memory above, a scale at the left and the phases below.
 
 The horizontal axis is the order of the step's allocations, not time: a long matrix product is one allocation.
 """
 
-from collections.abc import Iterator, Mapping
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -16,7 +18,6 @@ from ...draw.memory_graph import EIGHTHS, GPU_TOTAL, MAX_GPU_TO_PEAK, STACK_ORDE
 from ...draw.palette import COMPONENTS, Mark, colour_of, component_mark, ink_on
 from ...widgets.cell_rows import AxesGraph
 from ..base import is_ascii_only
-from .areas import AreaLabel, label_areas, outline_areas
 
 RESERVED = "─"
 HEADROOM = 1.04
@@ -104,7 +105,7 @@ def step_rows(
     largest = [[max(each, key=lambda part: part[1])[0] for each in row] for row in parts]
     unshared = [[each[0][0] if len(each) == 1 else None for each in row] for row in parts]
     if outlined:
-        rows = outline_areas(largest)
+        rows = _outline_areas(largest)
     else:
         rows = [
             [split_cell([(name and marks[name].colour, size) for name, size in each]) for each in row] for row in parts
@@ -124,7 +125,7 @@ def step_rows(
     for owners in (unshared, largest):
         for y, x in taken:
             owners[y][x] = None
-    return label_areas(
+    return _label_areas(
         rows, (largest,) if outlined else (unshared, largest), _labels(step, marks, coloured=not outlined)
     )
 
@@ -134,13 +135,15 @@ def _row(eighth: int, height: int) -> int:
     return height - 1 - min(height - 1, max(0, eighth) // STEPS)
 
 
-def _labels(step: StepMemory, marks: Mapping[ComponentName, Mark], *, coloured: bool) -> dict[ComponentName, AreaLabel]:
+def _labels(
+    step: StepMemory, marks: Mapping[ComponentName, Mark], *, coloured: bool
+) -> dict[ComponentName, _AreaLabel]:
     """Return what may be written in the area of each component."""
     labels = {}
     for name, mark in marks.items():
         most = format_gib(max(getattr(level, name) for level in step.levels))
         texts = (f"{mark.word} {most}", f"{mark.short_word} {most}", mark.short_word, mark.letter)
-        labels[name] = AreaLabel(texts=texts, ground=mark.colour if coloured else None)
+        labels[name] = _AreaLabel(texts=texts, ground=mark.colour if coloured else None)
     return labels
 
 
@@ -209,3 +212,90 @@ class StepGraph(AxesGraph):
             return rows, axis_rows(step, width=max(1, width))
 
         self.show_graph(top, draw, lines=() if gpu_bytes is None else (gpu_bytes,))
+
+
+_Owners = Sequence[Sequence[ComponentName | None]]
+"""The component of each cell, top row first; None: no component, or none that may be labelled there."""
+
+
+def _outline_areas(owners: _Owners) -> list[list[Cell]]:
+    """Draw a line wherever two areas meet: below a cell, and at its left."""
+    below = [*owners[1:], owners[-1]] if owners else []
+    rows = []
+    for row, next_row in zip(owners, below, strict=True):
+        left = (row[0], *row) if row else ()
+        chars = (
+            "▏" if owner != before else "_" if owner != under else " "
+            for owner, before, under in zip(row, left, next_row, strict=False)
+        )
+        rows.append([Cell(char) for char in chars])
+    return rows
+
+
+class _AreaLabel(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be written in the area of a component."""
+
+    texts: tuple[str, ...]
+    """The longest first, in characters of one cell."""
+    ground: str | None
+    """The colour of the area; None: no colour."""
+
+
+def _label_areas(
+    rows: Sequence[Sequence[Cell]], owners: Sequence[_Owners], labels: Mapping[ComponentName, _AreaLabel]
+) -> list[list[Cell]]:
+    """Write one label in each area: the first of its texts that has room in some row, near the middle of the area.
+
+    Args:
+        rows: the drawn cells.
+        owners: whose cells they are, of the same size: first the cells that are preferred, then others that also serve
+            for a word.
+        labels: of each component.
+    """
+    drawn = [list(row) for row in rows]
+    choices = [_runs(each) for each in owners]
+    for name, label in labels.items():
+        places = [_place(runs.get(name, ()), label.texts) for runs in choices]
+        found = max(
+            (place for at, place in enumerate(places) if place and (at == 0 or len(place[0]) > 1)),
+            key=lambda place: len(place[0]),
+            default=None,
+        )
+        if found is None:
+            continue
+        text, y, x = found
+        ink = label.ground and ink_on(label.ground)
+        drawn[y][x : x + len(text)] = [Cell(char, ink, label.ground) for char in text]
+    return drawn
+
+
+_Run = tuple[int, int, int]
+"""Row, first column and number of neighbouring cells of one component."""
+
+
+def _runs(owners: _Owners) -> dict[ComponentName, list[_Run]]:
+    found: dict[ComponentName, list[_Run]] = {}
+    for y, row in enumerate(owners):
+        start = 0
+        for x in range(1, len(row) + 1):
+            if x < len(row) and row[x] == row[start]:
+                continue
+            name = row[start]
+            if name is not None:
+                found.setdefault(name, []).append((y, start, x - start))
+            start = x
+    return found
+
+
+def _place(runs: Sequence[_Run], labels: Sequence[str]) -> tuple[str, int, int] | None:
+    """Return the label to write, with its row and column; None if no label has room."""
+    if not runs:
+        return None
+    middle = sum(y * size for y, _, size in runs) / sum(size for *_, size in runs)
+    for label in labels:
+        margin = 2 if len(label) > 1 else 0
+        roomy = [run for run in runs if run[2] >= len(label) + margin]
+        if roomy:
+            y, x, size = min(roomy, key=lambda run: (abs(run[0] - middle), -run[2]))
+            return label, y, x + (size - len(label)) // 2
+    return None

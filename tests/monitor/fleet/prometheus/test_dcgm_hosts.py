@@ -5,7 +5,7 @@ import re
 import msgspec
 
 from vramtop.monitor.fleet.fleet import HostReading
-from vramtop.monitor.fleet.prometheus.dcgm_hosts import dcgm_hosts
+from vramtop.monitor.fleet.prometheus.prometheus_fleet import dcgm_hosts
 from vramtop.monitor.fleet.prometheus.series import Sample, Target
 
 GIB, MIB = 2**30, 2**20
