@@ -1,7 +1,8 @@
 """Explains why a job holds more or less memory than predicted, by settings one or two changes away from its own.
 
-Each cause (from the tables, or ``extra_memory``) is weighed by its plausibility and by how close its prediction comes,
-against the possibility that the estimate itself is off. Causes that predict the same bytes are reported together.
+Each cause (from the tables, or memory that no setting describes) is weighed by its plausibility and by how close its
+prediction comes, against the possibility that the estimate itself is off. Causes that predict the same bytes are
+reported together.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -9,16 +10,20 @@ from typing import Any
 
 import msgspec
 
-from ..budget import Budget
+from ..budget import Budget, Components
 from ..common.errors import VramtopError
 from ..common.records import replace
 from ..common.reserved_memory import only_figures
+from ..common.sizes import MIB
 from ..job.job import Job
-from ..job.resolved_job import resolve_job
+from ..job.resolved_job import ResolvedJob, resolve_job
 from .cause_search import (
     FALLBACK_MAX_Z_SCORE,
     MAX_Z_SCORE,
+    RARE,
     SAME_BYTES_SHARE,
+    SOME,
+    UNLIKELY,
     Cause,
     CauseSearch,
     Estimate,
@@ -27,7 +32,6 @@ from .cause_search import (
     WeighedCauses,
 )
 from .computation_causes import COMPUTATION_CAUSES, SOFTWARE_CAUSES
-from .extra_memory import extra_memory_causes
 from .sharding_causes import SHARDING_CAUSES
 from .training_causes import TRAINING_CAUSES
 
@@ -138,3 +142,44 @@ def _groups(near: Sequence[WeighedCauses], measure: Measure) -> list[list[Weighe
         else:
             group.append(each)
     return sorted(groups, key=lambda group: -group[0].weight)
+
+
+_COMMUNICATOR_BYTES = 688 * MIB
+"""NCCL's buffers of one more communicator (4 x A100, NVIDIA/nccl#964)."""
+
+
+def extra_memory_causes(job: Job, budget: Budget) -> Iterator[Cause]:
+    """Yield every such cause that a job may have.
+
+    Args:
+        job: the job as it was read.
+        budget: its quick estimate.
+    """
+    step = budget.phase("optimizer step")
+    if step is not None:
+        yield from _fp32_states(resolve_job(job), step.components)
+    if job.parallel.world_size > 1:
+        yield Cause(
+            name="communicator",
+            description="there is one more NCCL communicator",
+            plausibility=RARE,  # groups made by hand, or a second library's
+            outside_bytes=_COMMUNICATOR_BYTES,
+        )
+
+
+def _fp32_states(job: ResolvedJob, states: Components) -> Iterator[Cause]:
+    if not job.precision.half_weights or job.lora or job.deepspeed or job.megatron_precision:
+        return
+    yield Cause(
+        name="fp32 gradients",
+        description="gradients are kept in fp32",
+        plausibility=UNLIKELY,
+        allocated_bytes=states.gradients,  # 4 bytes in place of 2
+    )
+    if states.optimizer:
+        yield Cause(
+            name="master weights",
+            description="the optimizer keeps fp32 master weights and states",
+            plausibility=SOME,
+            allocated_bytes=2 * states.weights + states.optimizer,  # 4 bytes each, the states in place of 2
+        )

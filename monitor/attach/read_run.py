@@ -20,7 +20,7 @@ from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.program.launch import Launch
 from vramtop.estimator.readers.source.evidence import Finding, JobReading
-from vramtop.estimator.readers.source.filesystem_view import FilesystemView
+from vramtop.estimator.readers.source.filesystem_view import FilesystemView, follow_links
 
 from ..host.containers import container_info, container_root
 from ..host.interpreter import find_interpreter, installed_versions
@@ -32,7 +32,6 @@ from .attachment import Attachment, RankProcess
 from .gpu_assignment import assign_gpu
 from .gpu_environment import GpuEnvironment, has_own_gpu_numbering
 from .live_facts import settings_from_probe, with_live_facts
-from .process_paths import as_process_sees, environ_from_here, estimate_environ, reaches_into
 from .rehearse_run import kept_rehearsal
 
 
@@ -60,7 +59,7 @@ def read_run(
     root = container_root(program.pid)
     interpreter = find_interpreter(program, root=root)
     versions = installed_versions(program, interpreter, root=root)
-    environ = environ_from_here(program.environ or {}, root)
+    environ = _environ_from_here(program.environ or {}, root)
     cwd = program.cwd if root is None or program.cwd is None else root / program.cwd.relative_to("/")
     if cwd is not None:
         note_job_folder(cwd)
@@ -86,7 +85,7 @@ def read_run(
         reading = with_live_facts(reading, sample)
         reading = _with_model_config(reading, environ, pid=program.pid, root=root)
     reading = _with_configs_of_others(reading, environ, pid=program.pid, root=root)
-    reading = as_process_sees(reading, program.pid, root)
+    reading = _as_process_sees(reading, program.pid, root)
     require_running(pid, run.requested.start_time)
     return Attachment(
         pid=pid,
@@ -98,7 +97,7 @@ def read_run(
         command=" ".join(displayed_arguments(program.argv)),
         worker_python=str(interpreter) if interpreter and root is None and is_own_process(program.pid) else None,
         versions=versions,
-        estimate_environ=estimate_environ(environ),
+        estimate_environ=_estimate_environ(environ),
         inside=container_info(program.pid, program.environ),
         probe=sample,
         warnings=(*_warnings(run), *([unknown_notebook] if unknown_notebook else []), *reading.warnings),
@@ -189,7 +188,7 @@ def _with_model_config(reading: JobReading, environ: Mapping[str, str], *, pid: 
         model = resolve_model(ModelSpec(id=name), environ=environ, folders=name.startswith("/"))
     except InputError as error:
         return _without_model(reading, f"The model's config cannot be read: {error.message}")
-    differs = reaches_into(name, pid, root) or (not name.startswith("/") and os.access(name, os.F_OK))
+    differs = _reaches_into(name, pid, root) or (not name.startswith("/") and os.access(name, os.F_OK))
     if not differs:
         return reading
     config = Finding(key="model.config", value=dict(model.config), origin=found.origin, written=found.written)
@@ -203,7 +202,7 @@ def _with_configs_of_others(
 
     def with_config(table: Mapping[str, Any]) -> dict[str, Any]:
         name = str(table.get("id") or "")
-        if not reaches_into(name, pid, root) or table.get("config"):
+        if not _reaches_into(name, pid, root) or table.get("config"):
             return dict(table)
         try:
             return {**table, "config": dict(resolve_model(ModelSpec(id=name), environ=environ).config)}
@@ -272,3 +271,64 @@ def _warnings(run: RunProcesses) -> list[str]:
     if world_size is not None and world_size > len(run.ranks):
         warnings.append(f"{len(run.ranks)} of {world_size} ranks are visible on this machine.")
     return warnings
+
+
+def _reaches_into(path: str, pid: int, root: Path | None) -> bool:
+    """Return True for a path by which we reach a file of a process that has another root, or a hidden folder."""
+    return path.startswith(_prefixes(pid, root))
+
+
+def _as_process_sees(reading: JobReading, pid: int, root: Path | None) -> JobReading:
+    """Return the reading with its values, evidence and warnings as the process sees them.
+
+    Args:
+        reading: values that have to be opened from here must have been read before.
+        pid: the process.
+        root: its root folder as it is reached from here; None: ours.
+    """
+
+    def seen(value: Any) -> Any:
+        if isinstance(value, str):
+            for prefix in _prefixes(pid, root):
+                value = value.replace(prefix, "" if prefix.endswith("/cwd/") else "/")
+            return value
+        if isinstance(value, list | tuple):
+            return [seen(item) for item in value]
+        return {key: seen(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+    findings = tuple(replace(each, value=seen(each.value), origin=seen(each.origin)) for each in reading.findings)
+    batch = reading.global_batch
+    return replace(
+        reading,
+        findings=findings,
+        warnings=tuple(seen(warning) for warning in reading.warnings),
+        global_batch=replace(batch, origin=seen(batch.origin)) if batch is not None else None,
+    )
+
+
+def _prefixes(pid: int, root: Path | None) -> tuple[str, ...]:
+    cwd = f"/proc/{pid}/cwd/"
+    return (cwd,) if root is None else (f"{root}{cwd}", f"{root}/", cwd)
+
+
+_ESTIMATE_VARIABLES = (
+    *("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "XDG_CACHE_HOME", "HOME"),
+    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),  # not folders, but an estimate depends on them too
+)
+
+
+def _environ_from_here(environ: Mapping[str, str], root: Path | None) -> dict[str, str]:
+    """Return a process's environment with the folders of its Hugging Face cache as they are reached from here."""
+    if root is None:
+        return {**environ, **_estimate_environ(environ)}
+    folders = {name: path for name, path in environ.items() if name in _ESTIMATE_VARIABLES and path.startswith("/")}
+    reached = {**environ, **{name: str(follow_links(root, f"{root}{path}")) for name, path in folders.items()}}
+    return {**reached, **_estimate_environ(reached)}
+
+
+def _estimate_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that an estimate depends on; the cache folder below HOME is made explicit."""
+    found = {name: value for name, value in environ.items() if name in _ESTIMATE_VARIABLES}
+    if "HOME" in found:
+        found.setdefault("XDG_CACHE_HOME", f"{found['HOME']}/.cache")
+    return found

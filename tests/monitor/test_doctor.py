@@ -19,8 +19,8 @@ from vramtop.monitor.doctor.report import (
     collect_driver_facts,
     collect_permission_facts,
     collect_report,
+    collect_system_facts,
 )
-from vramtop.monitor.doctor.system import collect_system_facts
 
 NO_SUCH_PID = 2**22 - 1
 

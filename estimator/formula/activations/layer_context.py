@@ -3,8 +3,9 @@
 Legend: h hidden size, f MLP size, a heads, s sequence.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Literal
 
 from msgspec import Struct
@@ -17,7 +18,6 @@ from ...job.rules.frameworks import Framework
 from ...job.rules.version_rules import VersionRules
 from ...model.adapters import separates_experts
 from ...model.architecture import Architecture
-from ...model.families.liger_kernels import LIGER_PATCHES
 from ...model.rank_share import Stage
 from ...model.trained_parameters import BlockRun
 from .trained_parts import ALL_PARTS, NO_PARTS, LinearInput, TrainedParts, linear_input_of, trained_parts
@@ -205,6 +205,31 @@ class LayerContext(Struct, frozen=True, kw_only=True):
         return self.tensor_parallel > 1 and self.framework.tensor_parallel_plan
 
 
+_LIGER_PARTS = frozenset(("norm", "mlp", "rope"))
+_LIGER_PATCHES: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("llama", "mistral", "ministral", "qwen2", "qwen3", "smollm3", "granite", "phi3"), _LIGER_PARTS
+        ),
+        **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "exaone4", "falcon_h1"), _LIGER_PARTS),
+        **dict.fromkeys(("hunyuan_v1_dense", "mllama_text_model", "llama4_text"), _LIGER_PARTS),
+        **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text"), _LIGER_PARTS),
+        **dict.fromkeys(("glm4", "gemma4_text", "qwen3_5_text"), _LIGER_PARTS - {"rope"}),
+        **dict.fromkeys(("qwen3_next", "qwen3_5_moe_text"), _LIGER_PARTS - {"rope"}),
+        **dict.fromkeys(("mixtral", "qwen3_moe", "gpt_oss", "hunyuan_v1_moe", "qwen3_vl_text"), _LIGER_PARTS - {"mlp"}),
+        "deepseek_v4": frozenset(("norm",)),
+    }
+)
+"""By ``model_type``: the parts of its blocks that ``apply_liger_kernel_to_*`` patches by default.
+
+Read from Liger-Kernel 0.8.2 (``transformers/monkey_patch.py``, ``ops/``). Its norms save their input and the
+reciprocal deviation in fp32, and write the input's gradient over the output's; its gated MLPs save both factors but
+not the activation's output, and write the factors' gradients over them; its rotary embeddings work in place and
+save nothing of their own. Unsloth's kernels save the same. Experts are not among the parts: their kernel (since
+0.8) gathers and multiplies in another way, and they are counted as they are without it.
+"""
+
+
 def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerContext:
     """Return the context of the blocks on one stage."""
     parallel, lora = job.parallel, job.lora
@@ -234,7 +259,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         residual_ranks=parallel.tensor if parallel.sequence_parallel else 1,
         context_parallel=parallel.context,
         keeps_inputs=job.partitions_weights and job.deepspeed and parallel.data_ranks > 1 and lora is not None,
-        fused=COMPILED_PARTS if compiled else job.fused_kernels & LIGER_PATCHES.get(arch.family, frozenset()),
+        fused=COMPILED_PARTS if compiled else job.fused_kernels & _LIGER_PATCHES.get(arch.family, frozenset()),
         rms_norm=norm_kind(job.framework, job.versions),
         compiled=compiled,
         repeats_keys=repeats_keys,

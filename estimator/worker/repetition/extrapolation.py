@@ -1,23 +1,26 @@
 """The history of a deep model, extrapolated from those of three shallow ones that differ by the same layers.
 
-The shallowest and the next one show what more layers insert (``find_loops``). Every number of a token (a layer's in
-a module's name, that of a freed record) has to be a linear function of the rounds inserted and of the round in
-which the token is; the third history, and the rounds in front of the inserted ones, have to agree with it. Last,
-every record that is freed has to be allocated then, and of the right kind. Whatever fails means: no proof, no
-result.
+Histories are compared as tokens, which are equal wherever alike layers do alike things. Numbers that differ between
+alike layers are kept apart from a token: those in the name of a module, the record that an event frees or returns, and
+the length of a vector with one element for each gradient (the norms that clipping stacks).
+
+The shallowest and the next one show what more layers insert: one more round of each loop over layers or parameters.
+Every number of a token has to be a linear function of the rounds inserted and of the round in which the token is; the
+third history, and the rounds in front of the inserted ones, have to agree with it. Last, every record that is freed has
+to be allocated then, and of the right kind. Whatever fails means: no proof, no result.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from itertools import islice
-from typing import NamedTuple
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from typing import Any, NamedTuple
 
 import torch
 
 from ..memory.history import AllocationHistory, Phase, StorageRecord, block_bytes
-from .loops import Loop, find_loops, unroll
-from .tokens import ALLOCATE, FREE, Kind, Sequence, Symbol, count_numbers, read_tokens
 
 SAMPLES = 3
 """Histories that are needed."""
@@ -41,16 +44,16 @@ def extrapolate(histories: list[AllocationHistory], gradients: list[int], rounds
         gradients: number of trained parameters of each of these models.
         rounds: by which the model is deeper than the shallowest of them.
     """
-    symbols: dict[Symbol, int] = {}
-    sequences = [read_tokens(history, symbols, count) for history, count in zip(histories, gradients)]  # noqa: B905 - not in Python 3.9
-    loops = find_loops(sequences[0].tokens, sequences[1].tokens)
-    if loops is None or unroll(sequences[0].tokens, loops, 2) != sequences[2].tokens:
+    symbols: dict[_Symbol, int] = {}
+    sequences = [_read_tokens(history, symbols, count) for history, count in zip(histories, gradients)]  # noqa: B905 - not in Python 3.9
+    loops = _find_loops(sequences[0].tokens, sequences[1].tokens)
+    if loops is None or _unroll(sequences[0].tokens, loops, 2) != sequences[2].tokens:
         return None
     stretches = _fit(sequences, loops)
     return None if stretches is None else _build(list(symbols), stretches, rounds)
 
 
-def _fit(sequences: list[Sequence], loops: list[Loop]) -> list[_Stretch] | None:
+def _fit(sequences: list[_Sequence], loops: list[_Loop]) -> list[_Stretch] | None:
     """Return all stretches in order; None: a number is no linear function.
 
     A round may be inserted before any of those that it repeats. Where the first or the last of a loop's rounds is not
@@ -76,7 +79,7 @@ def _fit(sequences: list[Sequence], loops: list[Loop]) -> list[_Stretch] | None:
     return None if rest is None else [*stretches, rest]
 
 
-def _fit_once(sequences: list[Sequence], start: int, end: int, inserted: int) -> _Stretch | None:
+def _fit_once(sequences: list[_Sequence], start: int, end: int, inserted: int) -> _Stretch | None:
     """Return the stretch of the shallowest sequence between two places; None: a number is no linear function.
 
     ``inserted`` tokens are in front of it for every step in depth.
@@ -87,7 +90,7 @@ def _fit_once(sequences: list[Sequence], start: int, end: int, inserted: int) ->
     return found if torch.equal(two - one, one - zero) else None
 
 
-def _fit_repeated(sequences: list[Sequence], at: int, inserted: int, length: int) -> _Stretch | None:
+def _fit_repeated(sequences: list[_Sequence], at: int, inserted: int, length: int) -> _Stretch | None:
     """Return the stretch of a loop's rounds; None: a number is no linear function.
 
     Args:
@@ -110,17 +113,17 @@ def _fit_repeated(sequences: list[Sequence], at: int, inserted: int, length: int
     return _Stretch(sequences[1].tokens[place : place + length], constant, per_depth, per_round)
 
 
-def _build(symbols: list[Symbol], stretches: list[_Stretch], rounds: int) -> AllocationHistory | None:
+def _build(symbols: list[_Symbol], stretches: list[_Stretch], rounds: int) -> AllocationHistory | None:
     """Return the history with so many rounds; None: it frees what it does not hold."""
     history = AllocationHistory()
-    last: list[Symbol] = []
+    last: list[_Symbol] = []
     """The last symbol of each record."""
-    counts = list(map(count_numbers, symbols))
+    counts = list(map(_count_numbers, symbols))
     for token, numbers in _unrolled(stretches, rounds, counts):
         what, kind = symbols[token]
         if isinstance(kind, str):
             history.phases.append(Phase(what, kind, len(history.events)))
-        elif what == ALLOCATE:
+        elif what == _ALLOCATE:
             history.records.append(_record(len(last), kind, numbers))
             last.append((what, kind))
             history.events.append(len(last))
@@ -129,7 +132,7 @@ def _build(symbols: list[Symbol], stretches: list[_Stretch], rounds: int) -> All
             if not 0 <= record < len(last) or last[record] != (what - 1, kind):  # not the action before this one
                 return None
             last[record] = what, kind
-            if what == FREE:
+            if what == _FREE:
                 history.events.append(-1 - record)
             else:
                 history.returns.append((len(history.events), record))
@@ -146,9 +149,139 @@ def _unrolled(stretches: list[_Stretch], rounds: int, counts: list[int]) -> Iter
                 yield token, tuple(islice(numbers, counts[token]))
 
 
-def _record(number: int, kind: Kind, numbers: tuple[int, ...]) -> StorageRecord:
+def _record(number: int, kind: _Kind, numbers: tuple[int, ...]) -> StorageRecord:
     nbytes, shape, dtype, module, *used = kind
     if nbytes < 0:
         gradients, nbytes = numbers
         shape = (gradients,)
     return StorageRecord(number, block_bytes(nbytes), nbytes, shape, dtype, module.format(*numbers), *used)
+
+
+_NUMBER = re.compile(r"\d+")
+_ALLOCATE, _FREE, _RETURN = range(3)
+"""A storage is allocated, freed, or the block of a freed one returns to its pool."""
+_Kind = tuple[Any, ...]
+"""What alike storages share: fields of ``StorageRecord`` from ``nbytes`` on, with ``{}`` for numbers in ``module``; -1
+bytes are those of a vector with one element for each gradient, which no module makes."""
+_Symbol = tuple[Any, Any]
+"""An action and the kind of its storage, or the step and the name of a phase that begins."""
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """A history as tokens."""
+
+    tokens: list[int]
+    """Numbers of symbols."""
+    numbers: torch.Tensor
+    """Numbers of all tokens: those in the module's name, or that of the record that a token frees or returns."""
+    starts: list[int]
+    """Where the numbers of each token begin, and the last ones end."""
+
+    def numbers_of(self, start: int, end: int) -> torch.Tensor:
+        """Return the numbers of the tokens from ``start`` up to ``end``."""
+        return self.numbers[self.starts[start] : self.starts[end]]
+
+
+def _read_tokens(history: AllocationHistory, symbols: dict[_Symbol, int], gradients: int) -> _Sequence:
+    """Return the tokens of a history in which so many parameters have gradients.
+
+    Args:
+        history: with its records, events, phases and returns.
+        symbols: number of each symbol; new ones are added.
+        gradients: the number of parameters that have one.
+    """
+    kinds = [_split(each, gradients) for each in history.records]
+    begun: dict[int, list[tuple[_Symbol, tuple[int, ...]]]] = {}
+    for phase in history.phases:
+        begun.setdefault(phase.start, []).append(((phase.step, phase.name), ()))
+    for index, record in history.returns:
+        begun.setdefault(index, []).append(((_RETURN, kinds[record][0]), (record,)))
+    found: list[tuple[_Symbol, tuple[int, ...]]] = []
+    for index, event in enumerate(history.events):
+        found += begun.get(index, ())
+        kind, name = kinds[abs(event) - 1]
+        found.append(((_ALLOCATE, kind), name) if event > 0 else ((_FREE, kind), (-event - 1,)))
+    found += begun.get(len(history.events), ())
+    return _Sequence(
+        [symbols.setdefault(symbol, len(symbols)) for symbol, _ in found],
+        torch.tensor([number for _, own in found for number in own], dtype=torch.int64),
+        [0, *accumulate(len(own) for _, own in found)],
+    )
+
+
+def _count_numbers(symbol: _Symbol) -> int:
+    """Return how many numbers a token of this symbol has."""
+    action, kind = symbol
+    if isinstance(kind, str):
+        return 0
+    if action != _ALLOCATE:
+        return 1
+    return 2 if kind[0] < 0 else int(kind[3].count("{}"))
+
+
+def _split(record: StorageRecord, gradients: int) -> tuple[_Kind, tuple[int, ...]]:
+    """Return what a record shares with alike ones, and the numbers in which they differ."""
+    module, nbytes, shape = record.module, record.nbytes, record.shape
+    numbers = tuple(map(int, _NUMBER.findall(module)))
+    if numbers:
+        module = _NUMBER.sub("{}", module)
+    elif not module and shape == (gradients,):
+        numbers, nbytes, shape = (gradients, nbytes), -1, ()
+    used = record.stream, record.component, record.host, record.used_on, record.gpu
+    return (nbytes, shape, record.dtype, module, *used), numbers
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A stretch of tokens that occurs once more for every step in depth."""
+
+    at: int
+    """Index in the shallowest sequence before which its rounds are inserted."""
+    tokens: tuple[int, ...]
+    """Tokens of one round."""
+
+
+def _find_loops(before: list[int], after: list[int]) -> list[_Loop] | None:
+    """Return the rounds by which a deeper model's sequence is longer; None: it differs in another way.
+
+    Each round repeats the tokens in front of it.
+    """
+    loops: list[_Loop] = []
+    i = j = 0
+    while True:
+        equal = _common_length(before, i, after, j)
+        i, j = i + equal, j + equal
+        if i == len(before) and j == len(after):
+            return loops
+        best, length = -1, 0
+        longest = len(after) - len(before) - (j - i)
+        for candidate in range(1, min(longest, j) + 1):
+            ahead = j + candidate
+            if i < len(before) and (ahead == len(after) or after[ahead] != before[i]):
+                continue
+            if after[j:ahead] == after[j - candidate : j]:
+                common = _common_length(before, i, after, ahead)
+                if common > best:
+                    best, length = common, candidate
+        if best < 0:
+            return None
+        loops.append(_Loop(i, tuple(after[j : j + length])))
+        j += length
+
+
+def _unroll(tokens: list[int], loops: list[_Loop], rounds: int) -> list[int]:
+    """Return the tokens with so many rounds of every loop inserted."""
+    result: list[int] = []
+    start = 0
+    for loop in loops:
+        result += tokens[start : loop.at]
+        result += loop.tokens * rounds
+        start = loop.at
+    return result + tokens[start:]
+
+
+def _common_length(one: list[int], i: int, other: list[int], j: int) -> int:
+    """Return how many tokens from these places on are equal."""
+    pairs = zip(islice(one, i, None), islice(other, j, None))  # noqa: B905 - not in Python 3.9
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one) - i, len(other) - j))

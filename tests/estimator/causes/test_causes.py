@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.causes.explain import setting_causes
-from vramtop.estimator.causes.extra_memory import extra_memory_causes
+from vramtop.estimator.causes.explain import extra_memory_causes, setting_causes
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes

@@ -19,9 +19,9 @@ from waiting import until
 
 from vramtop.estimator.job.trainable import trainable_rules
 from vramtop.monitor.probe import publisher, trainer
-from vramtop.monitor.probe.encode_json import encode_json
 from vramtop.monitor.probe.launch import BOOTSTRAP, probed_environment
 from vramtop.monitor.probe.probe_reader import ProbeReader, ProbeSample, find_probe
+from vramtop.monitor.probe.publisher import encode_json
 from vramtop.monitor.probe.trainer import callback_class
 
 needs_torch = pytest.mark.skipif(find_spec("transformers") is None, reason="needs torch and transformers")

@@ -19,7 +19,7 @@ from vramtop.monitor.doctor.facts import (
     PermissionFacts,
 )
 from vramtop.monitor.doctor.issues import find_issues
-from vramtop.monitor.doctor.system import collect_system_facts
+from vramtop.monitor.doctor.report import collect_system_facts
 from vramtop.monitor.snapshot.faults import Fault
 from vramtop.tui.cli.commands.doctor import doctor_json, doctor_lines
 from vramtop.tui.draw.text_output import TextOutput
