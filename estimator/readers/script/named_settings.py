@@ -148,10 +148,7 @@ def _never_called(tree: ast.Module, reader: Reader) -> list[ast.AST]:
 
 def _add_joined_cuts(tree: ast.Module, reader: Reader) -> None:
     """Record the total length of two sequences that are joined after each is truncated; doubt it if one is unknown."""
-    cuts: dict[str, ast.expr] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and (cut := _cut_of(node.value)) is not None:
-            cuts |= {target.id: cut for target in node.targets if isinstance(target, ast.Name)}
+    cuts = _named_cuts(tree)
     for node in ast.walk(tree):
         if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
             continue
@@ -164,6 +161,15 @@ def _add_joined_cuts(tree: ast.Module, reader: Reader) -> None:
         if None not in found:
             reader.notes.doubt(f"{where}; their lengths add up.", key="training.sequence_length")
             return
+
+
+def _named_cuts(tree: ast.Module) -> dict[str, ast.expr]:
+    """Return the lengths to which tokenizers cut what is given a name."""
+    cuts: dict[str, ast.expr] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and (cut := _cut_of(node.value)) is not None:
+            cuts |= {target.id: cut for target in node.targets if isinstance(target, ast.Name)}
+    return cuts
 
 
 def _add_unfollowed_cut(tree: ast.Module, reader: Reader, idle: set[str], inside: set[int]) -> None:
@@ -198,6 +204,7 @@ def _add_unfollowed_cut(tree: ast.Module, reader: Reader, idle: set[str], inside
 def _add_cut_of_targets(tree: ast.Module, reader: Reader) -> None:
     """Record to how many tokens targets are cut: ``text_target=``, under ``as_target_tokenizer()``, or as labels."""
     found: list[tuple[ast.AST, ast.expr | None]] = []
+    named = _named_cuts(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.With) and "as_target_tokenizer" in ast.unparse(node.items[0].context_expr):
             found += [
@@ -206,7 +213,7 @@ def _add_cut_of_targets(tree: ast.Module, reader: Reader) -> None:
         elif isinstance(node, ast.Call) and any(each.arg == "text_target" for each in node.keywords):
             found.append((node, _cut_of(node)))
         elif isinstance(node, ast.Assign) and any("labels" in ast.unparse(each) for each in node.targets):
-            found.append((node, _cut_of(node.value)))
+            found.append((node, _cut_of(node.value) or named.get(_root(node.value))))
     cuts = [(node, cut) for node, cut in found if cut is not None]
     sizes = {getattr(cut, "value", reader.module.names.get(getattr(cut, "id", ""))) for _, cut in cuts}
     size = sizes.pop() if len(sizes) == 1 else None

@@ -339,6 +339,7 @@ def test_defaults_that_depend_on_a_version_that_is_not_known(tmp_path: Path) -> 
     [
         "    found['labels'] = tokenizer(row['b'], max_length=max_target_length, truncation=True)['input_ids']\n",
         "    found['labels'] = tokenizer(row['b'], max_length=128, truncation=True)['input_ids']\n",
+        "    more = tokenizer(row['b'], max_length=128, truncation=True)\n    found['labels'] = more.input_ids\n",
         "    more = tokenizer(text_target=row['b'], max_length=128, truncation=True)\n",
         "    with tokenizer.as_target_tokenizer():\n        more = tokenizer(row['b'], max_length=128)\n",
     ],
