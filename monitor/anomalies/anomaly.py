@@ -40,7 +40,7 @@ class Anomaly(msgspec.Struct, frozen=True, kw_only=True):
         return not {*self.pids, *self.about}.isdisjoint(pids)
 
 
-MAX_IDLE_CPU_SHARE = 0.002
+_MAX_IDLE_CPU_SHARE = 0.002
 """Share of one core: a process that uses less is idle. An idle Jupyter kernel uses 0.0002 (ipykernel 7.4: 28 ms in two
 minutes); a process that waits for its GPU spins, unless it asked CUDA not to (cudaDeviceScheduleAuto)."""
 _WINDOW_SECONDS = 60.0
@@ -77,7 +77,7 @@ class IdleTracker:
             usage = self._usage.get(process.key) or _Usage(now, process.cpu_seconds, now)
             current[process.key] = usage
             used, window = process.cpu_seconds - usage.window_start_cpu_seconds, now - usage.window_start
-            if used > MAX_IDLE_CPU_SHARE * max(window, _WINDOW_SECONDS):
+            if used > _MAX_IDLE_CPU_SHARE * max(window, _WINDOW_SECONDS):
                 usage.idle_since, usage.worked = now, True
             elif window < _WINDOW_SECONDS:
                 continue
@@ -95,7 +95,7 @@ class IdleTracker:
         if usage is None or usage.worked or process.cpu_seconds is None or process.start_time is None:
             return False
         age = now - process.start_time
-        return age >= _MIN_AGE_SECONDS and process.cpu_seconds <= min(MAX_IDLE_CPU_SHARE * age, _STARTUP_CPU_SECONDS)
+        return age >= _MIN_AGE_SECONDS and process.cpu_seconds <= min(_MAX_IDLE_CPU_SHARE * age, _STARTUP_CPU_SECONDS)
 
 
 class RuleContext(msgspec.Struct):

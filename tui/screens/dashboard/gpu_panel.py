@@ -128,7 +128,7 @@ def _title(corners: str, reading: GpuReading, style: str, shape: PanelShape, sta
     return _border(corners, name, figures, style, shape.width)
 
 
-def used_words(reading: GpuReading, unit: str = "GiB") -> str:
+def _used_words(reading: GpuReading, unit: str = "GiB") -> str:
     """Return used and total memory in words, or why they are not known."""
     if reading.used_bytes is None or reading.total_bytes is None:
         reason = reading.reason("used_bytes") or reading.reason("total_bytes")
@@ -169,7 +169,7 @@ def _figures(reading: GpuReading, width: int, stale_seconds: float | None) -> Co
 
 
 def _used(reading: GpuReading, unit: str, width: int) -> Content:
-    return Content.styled(shorten(used_words(reading, unit), width), "bold")
+    return Content.styled(shorten(_used_words(reading, unit), width), "bold")
 
 
 def _held_line(gpu: GpuRow, shape: PanelShape) -> Content:

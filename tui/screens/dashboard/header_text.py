@@ -156,7 +156,7 @@ def _anomaly_lines(board: Board) -> list[Content]:
     return lines
 
 
-MIN_HEIGHT = 30
+_MIN_HEIGHT = 30
 """Lines of a terminal in which there is room for this one."""
 _MIN_OTHER_LINES = 20
 """Lines for everything but the GPUs."""
@@ -164,7 +164,7 @@ _MIN_OTHER_LINES = 20
 
 def needed_height(board: Board | None) -> int:
     """Return the lines of a terminal that has room for the line beside one line for each of the GPUs."""
-    return max(MIN_HEIGHT, (len(board.displayed_gpus) if board else 0) + _MIN_OTHER_LINES)
+    return max(_MIN_HEIGHT, (len(board.displayed_gpus) if board else 0) + _MIN_OTHER_LINES)
 
 
 def host_line(load: HostLoad, width: int) -> Content:

@@ -13,7 +13,7 @@ from ...draw.labels import worst_row
 
 FRAME_LINES = 4
 """Lines of a panel without a graph: two borders and two bars."""
-JOBLESS_LINES = 2
+_JOBLESS_LINES = 2
 """Lines of a panel without a job: a rule and a bar."""
 LABEL_WIDTH = 8
 
@@ -30,7 +30,7 @@ class PanelShape:
     @property
     def height(self) -> int:
         """Its lines."""
-        return FRAME_LINES + self.graph_height if self.framed else JOBLESS_LINES
+        return FRAME_LINES + self.graph_height if self.framed else _JOBLESS_LINES
 
     @property
     def figures_width(self) -> int:
@@ -136,7 +136,7 @@ def framed_panels(gpus: Sequence[GpuRow]) -> list[bool]:
     ]
 
 
-MIN_WIDTH = 78
+_MIN_WIDTH = 78
 _MIN_GRAPH, _MAX_GRAPH = 2, 9
 """Heights of graphs: the lowest, and the highest in a terminal that is not tall."""
 _MAX_GRAPH_SHARE = 0.35
@@ -156,7 +156,7 @@ def place_panels(framed: tuple[bool, ...], *, width: int, room: int) -> tuple[Pa
         width: cells of the terminal.
         room: lines for all panels.
     """
-    most = max(1, min(len(framed), width // MIN_WIDTH))
+    most = max(1, min(len(framed), width // _MIN_WIDTH))
     fewest = min(2 if width >= _MIN_WIDTH_OF_TWO else 1, most)
     for graph in (_MIN_GRAPH, 0):
         for columns in range(fewest, most + 1):
@@ -171,7 +171,7 @@ def _placed(columns: Sequence[Sequence[bool]], *, width: int, room: int) -> tupl
     graph = max(_MAX_GRAPH, int(room * _MAX_GRAPH_SHARE))
     for column in columns:
         if count := sum(column):
-            left = room - count * FRAME_LINES - (len(column) - count) * JOBLESS_LINES
+            left = room - count * FRAME_LINES - (len(column) - count) * _JOBLESS_LINES
             graph = min(graph, left // count)
     graph = graph if graph >= _MIN_GRAPH else 0
     places, x = [], 0
