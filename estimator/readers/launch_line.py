@@ -183,7 +183,7 @@ def tool_of_line(argv: Sequence[str]) -> str | None:
 
 
 def _with_started_tool(program: Program) -> tuple[Program, Mapping[str, AssumedVersion]]:
-    """Return the command line of the tool that the script only starts, else the program; and assumed versions."""
+    """Return the program, or the tool that its script merely starts, with the versions that are assumed."""
     started = find_started_tool(program.launch, program.filesystem)
     if started is None:
         return program, {}

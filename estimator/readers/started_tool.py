@@ -32,7 +32,7 @@ class StartedTool(msgspec.Struct, frozen=True, kw_only=True):
     doubts: tuple[str, ...] = ()
     """What of the script is not counted."""
     assumed: Mapping[str, AssumedVersion] = {}
-    """Versions that its path speaks for."""
+    """Versions of libraries that the script's path implies."""
 
 
 _OLD_SCRIPT = "train_bash.py"

@@ -61,7 +61,7 @@ def check_fit(budget: Budget, devices: Sequence[DeviceCapacity]) -> FitResult:
 
 
 def _check_beside_growth(budget: Budget, devices: Sequence[DeviceCapacity]) -> FitResult:
-    """_Judge a job where running ones grow: what fits only beside one of them is tight."""
+    """Judge a job where running ones grow: what fits only beside one of them is tight."""
     reasons = ((each, each.unusable_reason or ("is being filled" if each.growth else None)) for each in devices)
     elsewhere = check_fit(budget, [replace(each, growth=None, unusable_reason=reason) for each, reason in reasons])
     if elsewhere.verdict == "fits":
@@ -75,7 +75,7 @@ def _check_beside_growth(budget: Budget, devices: Sequence[DeviceCapacity]) -> F
 
 
 def _check_one_pool(budget: Budget, host: HostNeed, devices: Sequence[DeviceCapacity]) -> FitResult:
-    """_Judge what each process needs on the GPU and beside it against the one memory that both have."""
+    """Judge what each process needs on the GPU and beside it against the one memory that both have."""
     ranks, loading = budget.ranks, budget.phase("loading")
     while_loading = host.loading_bytes(1) + (loading.components.total_bytes if loading else 0)
     beside, most_beside = host.saving_bytes(1), host.high_bytes(1)

@@ -171,9 +171,9 @@ class Reader:
     library = staticmethod(call_library)
     """Return the result of a library's function."""
     class_method = staticmethod(class_method)
-    """Return the result of a method of a class of the script's."""
+    """Return what a class method of the script returns."""
     own_method = staticmethod(own_method)
-    """Return the result of a method of an object of the script's."""
+    """Return what a method of one of the script's objects returns."""
 
     def _not_followed(self, nodes: Sequence[ast.AST], why: str, at: ast.AST) -> None:
         not_followed(nodes, why, self.location(at), self.notes)

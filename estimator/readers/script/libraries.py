@@ -51,7 +51,7 @@ _GROUPS = scripts().names["groups"]
 _AVERAGES = re.compile(r"(?i)ema|ema.?(model|v\d|params)?|.*exponentialmovingaverage|averagedmodel|modelema\w*|.*_ema")
 """Classes that keep an average of a model's weights."""
 _CUTS_GRAPH = re.compile(r"no_grad|detach|inference_mode|requires_grad|checkpoint")
-"""In a class: it may train less than the whole model."""
+"""Words in the source of a class by which it may train only part of the model."""
 _RUNNERS = ("Fire", "notebook_launcher", "spawn", "Process", "start_processes", "debug_launcher", "cli")
 _PARSERS = ("HfArgumentParser", "TrlParser", "ArgumentParser", "H4ArgumentParser")
 _USUAL_TORCH = "2.13.0"
@@ -261,7 +261,7 @@ def _is_own_value(target: ast.expr) -> bool:
 
 
 def class_method(kind: Class, call: Call) -> Any:
-    """Return the result of a method of a class of the script's, which is not followed.
+    """Return what a class method of the script returns; its body is not followed.
 
     A class of its own that loads weights is one of the library's with other layers: what is known of it is counted.
     """
@@ -278,7 +278,7 @@ def class_method(kind: Class, call: Call) -> Any:
 
 
 def own_method(instance: Instance, call: Call) -> Any:
-    """Return the result of a method of an object of the script's; those of a module of torch are not followed."""
+    """Return what a method of one of the script's objects returns; methods of torch modules are not followed."""
     call.notes.called.add(call.name)
     own = instance.kind.find(call.name)
     if isinstance(own, Function) and not instance.is_module:

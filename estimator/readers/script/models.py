@@ -130,7 +130,7 @@ class Model(Part):
         self.on_gpu: bool | None = None
         """Whether it was moved to a GPU; None: the script does not say."""
         self.is_later = call.notes.trains
-        """It is made after the training."""
+        """It is loaded after the training."""
         self.has_adapters = False
         self.is_frozen = False
         """The script froze all of it, and trains no part of it that is seen."""

@@ -369,7 +369,7 @@ def _one_training(notes: Notes) -> list[TrainerObject]:
 
 
 def _read_optimizer(tree: ast.Module, notes: Notes, model: Model | None) -> None:
-    """Take the optimizer of the trained model; note a training of which no backward pass was found."""
+    """Record the trained model's optimizer; doubt a training loop without a backward pass."""
     of_model = next((each for each in notes.optimizers if model in {*models_in(each.given)}), None)
     optimizer = of_model or next(iter(notes.optimizers), None)
     if optimizer is None:

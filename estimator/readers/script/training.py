@@ -387,7 +387,7 @@ def _make_loader(call: Call) -> Any:
 
 
 def _follow_items(call: Call, data: Any) -> None:
-    """Follow how a data set of the script makes an item, which may cut its text."""
+    """Follow ``__getitem__`` of the script's own data set, which may truncate the text."""
     make = data.kind.find("__getitem__") if isinstance(data, Instance) else None
     if isinstance(make, Function):
         call.run.call(make, Call(call.run, call.node, "__getitem__", args=[data, UNKNOWN]))
