@@ -161,8 +161,10 @@ _NUMBER = re.compile(r"\d+")
 _ALLOCATE, _FREE, _RETURN = range(3)
 """A storage is allocated, freed, or the block of a freed one returns to its pool."""
 _Kind = tuple[Any, ...]
-"""What equal storages have in common: fields of ``StorageRecord`` from ``nbytes`` on, with ``{}`` for numbers in ``module``; -1
-bytes are those of a vector with one element for each gradient, which no module makes."""
+"""What equal storages have in common: fields of ``StorageRecord`` from ``nbytes`` on, ``{}`` for numbers in ``module``.
+
+-1 bytes are those of a vector with one element for each gradient, which no module makes.
+"""
 _Symbol = tuple[Any, Any]
 """An action and the kind of its storage, or the step and the name of a phase that begins."""
 
