@@ -227,6 +227,13 @@ class Uncertainties(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Settings that differ with older libraries, where the versions are not known: the range holds both jobs."""
     between: dict[str, list[int]] = field(default_factory=dict)
     """Other sizes that settings may have which nothing states: the range holds the job at each."""
+    script: str | None = None
+    """Script from which the settings were read without running it; absent: none was."""
+
+    def directions(self) -> dict[str, str]:
+        """Return the components that may differ, each with its direction."""
+        names = ("weights", "gradients", "optimizer", "activations", "logits", "communication")
+        return {name: getattr(self, name) for name in names if getattr(self, name) != "no"}
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

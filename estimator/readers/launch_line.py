@@ -486,7 +486,7 @@ def _read_script(
         program.findings.warn("The script came from standard input and is not counted.")
         return ScriptSettings()
     try:
-        return read_script(
+        read = read_script(
             program.filesystem.resolve(script),
             text=text,
             options=options,
@@ -500,6 +500,9 @@ def _read_script(
     except InputError as error:
         program.findings.doubt(f"Could not read the script: {error.message}", "either", *get_args(Component))
         return ScriptSettings()
+    if not program.reported:
+        program.findings.script = program.launch.program_name
+    return read
 
 
 def _find_config(program: Program, name: str) -> Mapping[str, Any] | None:

@@ -165,7 +165,7 @@ def as_far_as_known(comparison: Comparison, budget: Budget, missing: Sequence[st
         keys = (key.rpartition(".")[2].replace("micro_batch", "micro-batch").replace("_", " ") for key in missing)
         return _incomplete(comparison, f"; missing: {', '.join(keys)}")
     directions = _DOUBTS.get(comparison.status, ())
-    doubted = [name for name, each in msgspec.structs.asdict(budget.job.unsure).items() if str(each) in directions]
+    doubted = [name for name, each in budget.job.unsure.directions().items() if each in directions]
     if not doubted:
         return comparison
     components = " and ".join(doubted)

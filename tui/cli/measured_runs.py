@@ -68,11 +68,11 @@ def estimate_job(
                     progress=partial(_with_figure, progress, job, gpu) if progress.is_shown else None,
                 )
         except VramtopError as error:
-            if loaded.program is None or loaded.typed:
-                if not at_once or not isinstance(error, CannotTellError):
-                    raise
+            if at_once and isinstance(error, CannotTellError):
                 options.method = "traced"  # there may be no rule for the model
                 return estimate_job(options, loaded, gpu, memory_bytes, here=here, kept=kept)
+            if loaded.program is None or loaded.typed:
+                raise
             unread = replace(loaded, job=loaded.program, unread=error.message)
             return estimate_job(options, unread, gpu, memory_bytes, here=here, kept=kept)
     else:

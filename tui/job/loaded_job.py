@@ -62,8 +62,8 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_partly_read(self) -> bool:
-        """Whether something that memory depends on was not understood of what was read."""
-        return self.reading is not None and bool(self.reading.uncertainties)
+        """Whether something that memory depends on was not understood, or may have been missed in a script."""
+        return self.reading is not None and bool(self.reading.uncertainties or self.reading.script)
 
     @property
     def stated(self) -> frozenset[str]:

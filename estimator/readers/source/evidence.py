@@ -141,6 +141,8 @@ class JobReading(msgspec.Struct, frozen=True, kw_only=True):
     """It is one process of transformers' Trainer, which splits its batches over all GPUs that it finds."""
     older: "JobReading | None" = None
     """The job as it is read with older libraries, where their versions are not known; None: they are."""
+    script: str | None = None
+    """Name of the user's script in which the settings were read without running it; None: in none."""
     left_open: tuple[str, ...] = ()
     """Lines of the script on which anything may depend, and what is not known there, one sentence each."""
 
@@ -178,6 +180,8 @@ class JobReading(msgspec.Struct, frozen=True, kw_only=True):
 
     def _job(self, overrides: Mapping[str, Any] | None) -> Job:
         found = {finding.key: finding.value for finding in self.findings} | self._unsure_keys(overrides or {})
+        if self.script is not None:
+            found["unsure.script"] = self.script
         read = with_changes(Job(), found, where="what was read")
         overrides = with_old_model_removed(read, overrides or {})
         job = with_changes(read, overrides, where="your changes")
@@ -232,6 +236,7 @@ class FindingCollector:
         self._refused: dict[str, str] = {}
         self._refused_ranks: str | None = None
         self.devices: DeviceChoice | None = None
+        self.script: str | None = None
         self.left_open: list[str] = []
         """Sentences on lines of the script on which anything may depend."""
         self.spreads_layers: str | None = None
@@ -400,6 +405,7 @@ class FindingCollector:
             one_per_gpu=self.one_per_gpu,
             more_gpus=self.more_gpus,
             splits_batches=self.splits_batches,
+            script=self.script,
             left_open=tuple(self.left_open),
         )
 

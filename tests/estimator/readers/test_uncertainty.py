@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Uncertainties
@@ -13,6 +14,7 @@ from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
+from vramtop.estimator.readers.source.settings import Setting
 
 Read = Callable[[str], JobReading]
 TRAINER = "python t.py --model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 2 --max_length 512"
@@ -26,9 +28,34 @@ EITHER = Uncertainties(**dict.fromkeys((*STATES, "activations"), "either"))
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Return a function that reads the launch line of an empty script, with an empty environment."""
+    """Return a function that reads the launch line of an empty script, with an empty environment.
+
+    That a script is read widens the range of each; the test of that is below.
+    """
     (tmp_path / "t.py").touch()
-    return lambda line: read_launch(shlex.split(line), environ={}, cwd=tmp_path, versions={"transformers": "5.2.0"})
+    versions = {"transformers": "5.2.0"}
+    return lambda line: replace(
+        read_launch(shlex.split(line), environ={}, cwd=tmp_path, versions=versions), script=None
+    )
+
+
+def test_what_is_read_in_a_script_is_never_a_narrow_figure(tmp_path: Path) -> None:
+    (tmp_path / "t.py").touch()
+    reading = read_launch(shlex.split(TRAINER), environ={}, cwd=tmp_path)
+    read, described = (estimate(job, method="formula") for job in (reading.job(), replace(reading, script=None).job()))
+    peak = read.peak
+    assert peak.device_bytes == described.peak.device_bytes
+    assert peak.low_bytes <= peak.device_bytes // 2
+    assert peak.high_bytes >= peak.device_bytes * 3 // 2
+    assert described.peak.low_bytes > peak.low_bytes
+    (warning,) = [each for each in read.warnings if each not in described.warnings]
+    assert warning.startswith("t.py was read, not run.")
+
+
+def test_what_the_running_program_reports_is_no_guess(tmp_path: Path) -> None:
+    (tmp_path / "t.py").touch()
+    reported = {"per_device_train_batch_size": Setting(value=2, origin="the running Trainer")}
+    assert read_launch(shlex.split(TRAINER), environ={}, cwd=tmp_path, reported=reported).script is None
 
 
 @pytest.mark.parametrize(

@@ -64,12 +64,12 @@ def test_a_line_that_starts_a_process_for_each_gpu_is_judged_on_those_that_are_h
 
 
 def test_a_job_that_does_not_fit_is_not_started_and_gets_suggestions(run: Answer) -> None:
-    code, out, err = run("--fit", *SETTINGS, free=(4,))
+    code, out, err = run("--fit", *SETTINGS, free=(2,))
     assert code == 1
     assert "DOES NOT FIT" in out.upper()
     assert "ways to make it fit, least costly first:" in out
     assert err.strip().endswith("was not started")
-    code, out, err = run("--fit", *SETTINGS, "--json", free=(4,))
+    code, out, err = run("--fit", *SETTINGS, "--json", free=(2,))
     found = valid_json("fit", out)
     assert (code, found["verdict"], bool(found["suggestions"])) == (1, "does_not_fit", True)
 
@@ -124,7 +124,7 @@ def test_of_a_job_over_several_machines_this_machine_s_ranks_are_checked(run: An
     script = str(tmp_path / "train.py")
     several = ("torchrun", "--nnodes", "2", "--nproc-per-node", "2", script)
     assert run("--fit", *SETTINGS, free=(70, 70), line=several)[0] == "all"
-    assert run("--fit", *SETTINGS, free=(4, 70), line=several)[0] == 1
+    assert run("--fit", *SETTINGS, free=(1, 70), line=several)[0] == 1
     assert run("--fit", *SETTINGS, free=(70, 70), line=("torchrun", "--nproc-per-node", "4", script))[0] == 1
 
 

@@ -104,7 +104,7 @@ def test_input_that_cannot_be_loaded_is_reported_in_one_sentence(text, sentence)
 
 def test_defaults_of_the_tool_are_named_as_assumed():
     """They are no loss: nothing is saved by a fit check."""
-    out = vramtop("fit", "--gpu-type", "h100", "--method", "formula", "--json", "--", *LINE.split(), code=1).out
+    out = vramtop("fit", "--gpu-type", "h100", "--method", "formula", "--json", "--", *LINE.split(), code=3).out
     (note,) = [each for each in json.loads(out)["notes"] if "training.optimizer" in each]
     assert note.startswith("Assumed (the job does not set these): ")
     assert "training.micro_batch" not in note
