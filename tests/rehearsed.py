@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -33,3 +34,26 @@ def rehearse_beside_cpu(program: str, *, rel: float = 0.01) -> Rehearsed:
     found = rehearse([sys.executable, program, "cuda"])
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(program), rel=rel)
     return found
+
+
+def trains(
+    lines: str, net: str = "nn.Linear(64, 64)", before: str = "", optimizer: str = "SGD(net.parameters(), 0.1)"
+) -> str:
+    """Return a program that trains a net in three steps of these lines, on the device that it is given, or on the GPU.
+
+    Args:
+        lines: a step's; the first is the program's seventh line, or later by what ``before`` has beyond one line.
+        net: the expression that makes it.
+        before: what comes before the net is made.
+        optimizer: a call of one of ``torch.optim``.
+    """
+    return f"""import sys, torch, torch.nn as nn
+dev = "cpu" if "cpu" in sys.argv else "cuda"
+{before.strip()}
+net = {net}.to(dev)
+optimizer = torch.optim.{optimizer}
+for step in range(3):
+{textwrap.indent(lines.strip(), "    ")}
+    optimizer.step()
+    optimizer.zero_grad()
+"""

@@ -6,20 +6,22 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from rehearsed import rehearse
+from rehearsed import rehearse, trains
 from slow_cases import first_quick, quick_every
 
-PROGRAM = """
-import torch
-from transformers import Qwen3ForSequenceClassification
-model = Qwen3ForSequenceClassification.from_pretrained({folder!r}, num_labels=2, dtype=torch.{dtype}).cuda()
-model.config.pad_token_id = 0
-optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-for _ in range(3):
-    tokens = torch.ones(2, 16, dtype=torch.long, device="cuda")
-    model(input_ids=tokens, labels=torch.zeros(2, dtype=torch.long, device="cuda")).loss.backward()
-    optimizer.step()
+STEP = """
+tokens = torch.ones(2, 16, dtype=torch.long, device=dev)
+net(input_ids=tokens, labels=tokens).loss.backward()
 """
+PROGRAM = trains(
+    STEP.replace("labels=tokens", "labels=tokens[:, 0]"),
+    "net",
+    """
+from transformers import Qwen3ForSequenceClassification
+net = Qwen3ForSequenceClassification.from_pretrained({folder!r}, num_labels=2, dtype=torch.{dtype}).cuda()
+net.config.pad_token_id = 0
+""",
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +43,11 @@ def test_a_model_inside_a_head_has_the_precision_that_is_asked_for(program, mode
     assert found.answer.phases["backward"].components["weights"] == pytest.approx(taken, rel=0.02)
 
 
-SHARDED = """
-import sys, types, torch, transformers
+SHARDED = trains(
+    STEP + "assert bool(kept) == {patched}",
+    "net",
+    """
+import types, transformers
 from transformers.integrations import deepspeed as settings
 settings.is_deepspeed_zero3_enabled = lambda: True
 settings.deepspeed_config = lambda: {{"zero_optimization": {zero}, "fp16": {{"enabled": True}}}}
@@ -58,14 +63,9 @@ zero = "deepspeed.runtime.zero."
 names = ["deepspeed", "deepspeed.runtime", zero[:-1], zero + "linear", zero + "partition_parameters"]
 sys.modules.update((name, types.ModuleType(name)) for name in names)
 sys.modules[names[3]].zero3_linear_wrap, sys.modules[names[4]].Init = without_views, init
-model = transformers.Qwen3ForCausalLM.from_pretrained({folder!r})
-optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-for _ in range(3):
-    tokens = torch.ones(2, 16, dtype=torch.long, device="cuda")
-    model(input_ids=tokens, labels=tokens).loss.backward()
-    optimizer.step()
-assert bool(kept) == {patched}
-"""
+net = transformers.Qwen3ForCausalLM.from_pretrained({folder!r})
+""",
+).replace("net.to(dev)", "net")
 
 
 @pytest.mark.parametrize(("zero", "patched"), quick_every(2, [({}, True), ({"memory_efficient_linear": False}, False)]))
@@ -103,8 +103,11 @@ def test_a_step_by_groups_of_parameters_is_one_step(program) -> None:
     assert found.answer.trained == count
 
 
-OLDER = """
-import torch, transformers
+OLDER = trains(
+    STEP,
+    "Model.from_pretrained({folder!r}, **{given})",
+    """
+import transformers
 class Config(transformers.Qwen3Config):
     @property
     def _attn_implementation(self):
@@ -118,13 +121,8 @@ class Model(transformers.Qwen3ForCausalLM):
         assert config._attn_implementation_internal == {asked}
         config._attn_implementation = "sdpa"
         super().__init__(config)
-model = Model.from_pretrained({folder!r}, **{given}).cuda()
-optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-for _ in range(3):
-    tokens = torch.ones(2, 16, dtype=torch.long, device="cuda")
-    model(input_ids=tokens, labels=tokens).loss.backward()
-    optimizer.step()
-"""
+""",
+)
 
 
 @pytest.mark.parametrize(
@@ -144,23 +142,16 @@ def test_an_older_config_does_not_choose_the_attention(program, model_folder: Pa
 
 
 def test_experts_that_are_unpacked_as_they_are_read_take_their_own_type(program) -> None:
-    name = program("""
-import torch
+    before = """
 from transformers import AutoModelForCausalLM, GptOssConfig, Mxfp4Config
 GptOssConfig(vocab_size=512, hidden_size=256, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, head_dim=64, num_local_experts=4, num_experts_per_tok=2, layer_types=None,
              quantization_config={"quant_method": "mxfp4"}).save_pretrained("model")
-model = AutoModelForCausalLM.from_pretrained(
+net = AutoModelForCausalLM.from_pretrained(
     "model", quantization_config=Mxfp4Config(dequantize=True), dtype=torch.bfloat16, device_map="auto"
 )
-experts = model.model.layers[0].mlp.experts
+experts = net.model.layers[0].mlp.experts
 assert experts.gate_up_proj.dtype == torch.bfloat16 and experts.gate_up_proj.shape == (4, 256, 512)
-optimizer = torch.optim.SGD(model.parameters())
-for step in range(3):
-    tokens = torch.randint(0, 512, (2, 64)).cuda()
-    model(input_ids=tokens, labels=tokens).loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-""")
-    forward = next(each for each in rehearse([sys.executable, name]).budget.phases if each.name == "forward")
-    assert forward.components.weights > 2 * 2 * 4 * (256 * 512 + 256 * 256)
+"""
+    budget = rehearse([sys.executable, program(trains(STEP, "net", before))]).budget
+    assert budget.phase("forward").components.weights > 2 * 2 * 4 * (256 * 512 + 256 * 256)

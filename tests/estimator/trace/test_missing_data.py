@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from rehearsed import trains
 from slow_cases import first_quick
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
@@ -61,13 +62,10 @@ for row in rows{}[:4]:
     net(ids).square().sum().backward()
     optimizer.step()
 """
-STEPS = """
-net = torch.nn.Linear(2, 2).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(4):
-    net(torch.ones(1, 2).cuda()).sum().backward()
-    optimizer.step()
-"""
+
+
+def steps_after(text: str) -> str:
+    return trains("net(torch.ones(1, 2).to(dev)).sum().backward()", "nn.Linear(2, 2)", text)
 
 
 def rehearsed(file: str, data: str | None):
@@ -188,8 +186,7 @@ def test_sizes_that_are_none_are_refused(program, text, said):
 
 def test_items_of_hugging_face_datasets(program):
     pytest.importorskip("datasets")
-    file = program("""
-import torch
+    text = """
 from datasets import load_dataset
 every = load_dataset("a/b")
 assert set(every) == {"train", "validation", "test", "unsupervised"}, every
@@ -200,22 +197,15 @@ assert every["train"].features["label"].num_classes == 10 and isinstance(row["sc
 assert next(iter(load_dataset("a/b", split="train", streaming=True)))["answers"]["answer_start"] == [0]
 assert len({row["question"] for row in every["train"]}) == 10  # samplers may put none into a batch twice
 del every["unsupervised"]
-rows = every["train"].map(lambda row: {"length": len(row["question"].split())})
-net = torch.nn.Linear(rows[0]["length"], 2).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(4):
-    net(torch.ones(1, rows[0]["length"]).cuda()).sum().backward()
-    optimizer.step()
-""")
-    found = rehearsed(file, "synthetic,items=10,words=50,image=64x32")
-    assert found.budget.model.parameters == 50 * 2 + 2
+assert every["train"].map(lambda row: {"length": len(row["question"].split())})[0]["length"] == 50
+"""
+    assert rehearsed(program(steps_after(text)), "synthetic,items=10,words=50,image=64x32").answer.steps
 
 
 def test_synthetic_items_take_what_a_program_makes_of_its_own_columns(program):
     pytest.importorskip("datasets")
-    file = program(
-        """
-import os, torch
+    text = """
+import os
 from datasets import load_dataset
 rows = load_dataset("a/b", split="train")
 assert set(rows.column_names) == {"text", "sentence", "question", "input"}, rows
@@ -232,40 +222,31 @@ assert len(rows.train_test_split(test_size=2000)["train"]) == 5
 streamed = load_dataset("a/b", split="train", streaming=True)
 assert next(iter(streamed.skip(10_000).rename_column("text", "sentence")))["sentence"]
 """
-        + STEPS
-    )
-    assert rehearsed(file, "synthetic,items=10,words=50").budget.model.parameters == 6
+    assert rehearsed(program(steps_after(text)), "synthetic,items=10,words=50").budget.model.parameters == 6
 
 
 @pytest.mark.usefixtures("library")
 def test_labels_of_a_kto_trainer_are_true_and_false(program):
-    file = program(
-        """
-import torch
+    text = """
 from datasets import load_dataset
 def train(): KTOTrainer
 rows = load_dataset("a/b", split="train")
 assert set(rows[0]) == {"prompt", "completion", "label"} and [row["label"] for row in rows[:2]] == [True, False], rows
 """
-        + STEPS
-    )
-    assert rehearsed(file, "synthetic,items=10,words=50").budget.model.parameters == 6
+    assert rehearsed(program(steps_after(text)), "synthetic,items=10,words=50").budget.model.parameters == 6
 
 
 @pytest.mark.usefixtures("library")
 def test_columns_are_also_those_that_the_command_line_and_its_configuration_name(program):
-    file = program(
-        """
-import torch, trl
+    text = """
+import trl
 from datasets import load_dataset
 row = load_dataset("a/b", split="train")[0]
 assert {*"question response summary title".split()} <= {*row} and not {*"prompt output images".split()} & {*row}, row
 """
-        + STEPS
-    )
     Path("trl.py").write_text("COLUMNS = ('prompt', 'images')")  # a library that lies beside the program is none of it
     Path("sft.yaml").write_text("fields: # text\n- question\nanswer_field: 'response'\nnote: prompt and output\n")
-    rehearsed(f"{file} --config=sft.yaml --columns title+summary", "synthetic")
+    rehearsed(f"{program(steps_after(text))} --config=sft.yaml --columns title+summary", "synthetic")
 
 
 @pytest.mark.usefixtures("library")
@@ -286,19 +267,14 @@ def test_a_metric_that_would_be_downloaded_is_zero(program, load: str):
     package.mkdir()
     (package / "__init__.py").write_text("from .loading import load\n")
     (package / "loading.py").write_text("def load(path, *args):\n    raise ConnectionError(path)\n")
-    file = program(f"""
-import datasets, evaluate, torch
-metric = {load}("glue", "mrpc")
-net = torch.nn.Linear(8, 2).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(4):
-    net(torch.ones(1, 8).cuda()).sum().backward()
-    optimizer.step()
-    metric.add_batch(predictions=[1], references=[0])
-    assert metric.compute()["f1"] == 0
-""")
+    text = """
+net(torch.ones(1, 64).to(dev)).sum().backward()
+metric.add_batch(predictions=[1], references=[0])
+assert metric.compute()["f1"] == 0
+"""
+    file = program(trains(text, before=f"import datasets, evaluate\nmetric = {load}('glue', 'mrpc')"))
     assert any("the metric glue): zeros stand in for it" in each for each in rehearsed(file, "synthetic").warnings)
-    with pytest.raises(CannotTellError, match=r"its data \(the metric glue, at train\.py:3\)"):
+    with pytest.raises(CannotTellError, match=r"its data \(the metric glue, at train\.py:4\)"):
         rehearsed(file, None)
 
 

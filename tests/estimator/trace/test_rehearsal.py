@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from real_run import real_peak
-from rehearsed import rehearse, rehearse_beside_cpu
+from rehearsed import rehearse, rehearse_beside_cpu, trains
 from slow_cases import first_quick, quick_every
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
@@ -78,21 +78,18 @@ for step, (ids,) in enumerate(DataLoader(data, 8, pin_memory=True, num_workers=1
         optimizer.step()
         optimizer.zero_grad()
 """
-ENCODED = """
-import gc, sys, torch
-dev = sys.argv[1]
-encoder = torch.nn.Sequential(torch.nn.Linear(256, 4096), torch.nn.Linear(4096, 256)).to(dev)
+ENCODED = trains(
+    "net(embedding.repeat(16384, 1)).sum().backward()",
+    "nn.Linear(256, 512)",
+    """
+import gc
+encoder = nn.Sequential(nn.Linear(256, 4096), nn.Linear(4096, 256)).to(dev)
 with torch.no_grad():
     embedding = encoder(torch.ones(1, 256, device=dev))
 del encoder
 gc.collect()
-model = torch.nn.Linear(256, 512).to(dev)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(3):
-    model(embedding.repeat(16384, 1)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
+""",
+)
 """A text encoder that is deleted once the prompt is encoded."""
 
 
@@ -107,21 +104,19 @@ def test_what_is_allocated_is_what_the_same_program_takes_on_the_cpu(program, te
     assert {each.steps for each in found.answer.steps} == {3}
 
 
-CONVOLUTIONS = """
-import torch, torch.nn as nn
+CONVOLUTIONS = trains(
+    """
+x = torch.randn(64 + {longer} * step, 3, 64, 64, device=dev)
+with torch.autocast(dev, dtype=torch.bfloat16, enabled={autocast}):
+    loss = net(x).square().mean()
+loss.backward()
+""",
+    "nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 64 * 64, 10))",
+    """
 torch.backends.cudnn.benchmark = {benchmark}
-net = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1), nn.Flatten())
-net.append(nn.Linear(64 * 64 * 64, 10))
-net.cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for step in range(3):
-    x = torch.randn(64 + {longer} * step, 3, 64, 64, device="cuda")
-    with torch.autocast("cuda", dtype=torch.bfloat16, enabled={autocast}):
-        loss = net(x).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
+layers = nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1)
+""",
+)
 
 
 def test_convolutions_take_workspaces_whose_size_is_known_within_a_range(program) -> None:
@@ -160,17 +155,11 @@ def test_benchmark_empties_the_cache_at_shapes_that_are_new(program) -> None:
 
 
 def test_the_context_grows_with_the_first_convolution(program) -> None:
+    lines = "net(torch.randn(4, 4, 8, 8, device=dev)).sum().backward()"
     with_it, without = (
-        rehearse([sys.executable, program(f"""
-import torch
-net = torch.nn.{layer}.cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    net(torch.randn(4, 4, 8, 8, device="cuda")).sum().backward()
-    optimizer.step()
-""")])
+        rehearse([sys.executable, program(trains(lines, f"nn.{layer}"))])
         for layer in ("Conv2d(4, 4, 3)", "Linear(8, 8)")
-    )  # fmt: skip
+    )
     loading = [each.budget.phases[0].components.context for each in (with_it, without)]
     assert loading[0] == loading[1]
     assert with_it.budget.peak.components.context > without.budget.peak.components.context
@@ -191,21 +180,17 @@ def test_values_that_the_host_made_decide_shapes_and_gradients_accumulate(progra
 
 def test_a_size_that_depends_on_unknown_values_is_a_warning_and_a_wider_range(program) -> None:
     text = """
-import torch
-net = torch.nn.Linear(512, 512).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    y = net(torch.randn(4096, 512, device="cuda"))
-    y = torch.cat([y[y.sum(1) > 0]] * 2) if {masked} else y
-    y = y[y.sum(1) > 1] if {masked} else y
-    (y.pow(2).sum() + net(torch.randn(3001, 512, device="cuda")).pow(2).sum()).backward()
-    optimizer.step()
+y = net(torch.randn(4096, 512, device=dev))
+y = torch.cat([y[y.sum(1) > 0]] * 2) if {0} else y
+y = y[y.sum(1) > 1] if {0} else y
+(y.pow(2).sum() + net(torch.randn(3001, 512, device=dev)).pow(2).sum()).backward()
 """
-    plain = rehearse([sys.executable, program(text.format(masked=False))])
-    masked = rehearse([sys.executable, program(text.format(masked=True))])
+    plain, masked = (
+        rehearse([sys.executable, program(trains(text.format(each), "nn.Linear(512, 512)"))]) for each in (False, True)
+    )
     assert not plain.warnings
     (warning,) = masked.warnings
-    assert "train.py:7 makes a tensor whose size depends on values (index): the largest is assumed" in warning
+    assert "train.py:8 makes a tensor whose size depends on values (index): the largest is assumed" in warning
     assert "(as in 1 other line)." in warning
     assert masked.budget.peak.low_bytes < plain.budget.peak.low_bytes
     assert masked.budget.peak.allocated_range.low_bytes > 2 * 3001 * 512 * 4  # which are there whatever the values are
@@ -410,20 +395,16 @@ for _ in range(3):
     assert not Path("deep").exists()
 
 
-SPLIT = """
-import sys, torch, torch.nn as nn, torch.nn.functional as F
-gpus = torch.cuda.device_count()
-net = nn.Sequential(nn.Linear(1024, 1024, bias=False), nn.ReLU(), nn.Linear(1024, 16384, bias=False)).cuda()
-net = nn.DataParallel(net)
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    x, y = torch.randn(8192, 1024), torch.zeros(8192, dtype=torch.long).cuda()
-    out = net(x)
-    assert out.shape == (8192, 16384) and out.get_device() == 0
-    F.cross_entropy(out, y).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
+SPLIT = trains(
+    """
+x, y = torch.randn(8192, 1024), torch.zeros(8192, dtype=torch.long).cuda()
+out = net(x)
+assert out.shape == (8192, 16384) and out.get_device() == 0
+nn.functional.cross_entropy(out, y).backward()
+""",
+    "nn.DataParallel(net)",
+    "net = nn.Sequential(nn.Linear(1024, 1024, bias=False), nn.ReLU(), nn.Linear(1024, 16384, bias=False)).cuda()",
+)
 
 
 def test_data_parallel_splits_the_batch_and_gathers_on_the_first_gpu(program) -> None:
@@ -474,23 +455,23 @@ def test_a_model_split_by_hand_is_counted_on_its_fullest_gpu(program) -> None:
     assert both.allocated_bytes - both.workspace_bytes == pytest.approx((6 * 12 + 16 * (7 + 4)) * mib, rel=0.01)
 
 
-MAPPED = """
-import torch
+MAPPED = trains(
+    """
+tokens = torch.zeros(2, 256, dtype=torch.long, device="cuda:0")
+net(input_ids=tokens, labels=tokens).loss.backward()
+assert all(each.grad.device == each.device for each in net.parameters())
+""",
+    "net",
+    """
 from transformers import AutoConfig, AutoModelForCausalLM
 config = AutoConfig.for_model(
     "llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=6, num_attention_heads=8, vocab_size=8192
 )
 config.save_pretrained("model")
-model = AutoModelForCausalLM.from_pretrained("model", device_map="auto", torch_dtype=torch.float32)
-assert set(model.hf_device_map.values()) == set(range(torch.cuda.device_count()))
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for _ in range(3):
-    tokens = torch.zeros(2, 256, dtype=torch.long, device="cuda:0")
-    model(input_ids=tokens, labels=tokens).loss.backward()
-    assert all(each.grad.device == each.device for each in model.parameters())
-    optimizer.step()
-    optimizer.zero_grad()
-"""
+net = AutoModelForCausalLM.from_pretrained("model", device_map="auto", torch_dtype=torch.float32)
+assert set(net.hf_device_map.values()) == set(range(torch.cuda.device_count()))
+""",
+).replace("net.to(dev)", "net")
 
 
 def test_a_device_map_spreads_a_model_over_the_gpus_that_are_found(program) -> None:
@@ -521,16 +502,13 @@ def test_what_a_device_map_leaves_on_the_cpu_counts_on_the_gpu_with_a_warning(pr
 
 
 def test_the_old_launcher_tells_the_program_its_local_rank(program) -> None:
-    file = program("""
-import argparse, torch
+    before = """
+import argparse
 parser = argparse.ArgumentParser()
 parser.add_argument("--local-rank", type=int)
-net = torch.nn.Linear(4, 4).to(parser.parse_args().local_rank)
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(4):
-    net(torch.ones(2, 4, device="cuda")).sum().backward()
-    optimizer.step()
-""")
+dev = parser.parse_args().local_rank
+"""
+    file = program(trains("net(torch.ones(2, 4, device='cuda')).sum().backward()", "nn.Linear(4, 4)", before))
     found = rehearse([sys.executable, "-m", "torch.distributed.launch", "--nproc_per_node=2", file])
     assert found.budget.model.parameters == 20
 
@@ -608,24 +586,22 @@ assert met == [False, True] * 3
 
 
 def test_collectives_that_have_not_ended_are_on_the_gpu(program) -> None:
-    text = """
-import torch, torch.nn as nn
-from torch.distributed.device_mesh import init_device_mesh
+    before = """
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-mesh = init_device_mesh("cuda", (4,))
+mesh = torch.distributed.device_mesh.init_device_mesh("cuda", (4,))
 net = nn.Sequential(nn.Embedding(32000, 256), nn.Linear(256, 1024)).cuda()
 parallelize_module(net, mesh, {
     "0": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
     "1": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False)})
-opt = torch.optim.SGD(net.parameters(), 0.1)
-for step in range(3):
-    out = net(torch.randint(32000, (8, 128), device="cuda"))
-    assert out.to_local().shape == (8, 128, 256) and out.is_cuda
-    out.sum().backward()
-    opt.step()
 """
-    found = rehearse(f"torchrun --nproc-per-node 4 {program(text)}".split(), python=sys.executable)
+    text = """
+out = net(torch.randint(32000, (8, 128), device="cuda"))
+assert out.to_local().shape == (8, 128, 256) and out.is_cuda
+out.sum().backward()
+"""
+    line = f"torchrun --nproc-per-node 4 {program(trains(text, 'net', before))}"
+    found = rehearse(line.split(), python=sys.executable)
     assert found.budget.model.parameters == 32000 * 256 + 256 * 1024 + 1024
 
 
@@ -1006,20 +982,9 @@ while True:
 
 
 def test_tensors_of_the_program_s_own_class_are_moved(program) -> None:
-    text = """
-import sys, torch
-dev = sys.argv[1]
-class Image(torch.Tensor):
-    pass
-net = torch.nn.Conv3d(1, 4, 3).to(dev)
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for step in range(3):
-    image = torch.randn(2, 1, 32, 32, 32).as_subclass(Image).to(dev)
-    net(image).square().sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-    rehearse_beside_cpu(program(text), rel=0.02)
+    image = "torch.randn(2, 1, 32, 32, 32).as_subclass(Image).to(dev)"
+    lines = f"image = {image}\nnet(image).square().sum().backward()"
+    rehearse_beside_cpu(program(trains(lines, "nn.Conv3d(1, 4, 3)", "class Image(torch.Tensor): pass")), rel=0.02)
 
 
 def test_models_that_are_not_trained_are_told_apart(program) -> None:
@@ -1058,16 +1023,13 @@ for _ in range(3):
     ids=["list", "state dict", "wider"],
 )
 def test_an_average_that_the_program_keeps_itself_is_another_model(program, average: str) -> None:
-    text = f"""
-import torch, torch.nn as nn
+    before = f"""
 net = nn.Sequential(nn.Linear(512, 512, bias=False), nn.Linear(512, 512, bias=False)).cuda()
 average = {average}
-optimizer = torch.optim.Adam(net.parameters())
-for _ in range(3):
-    net(torch.randn(8, 512, device="cuda")).pow(2).mean().backward()
-    optimizer.step()
 """
-    parts = rehearse([sys.executable, program(text)]).answer.phases["optimizer step"].components
+    lines = "net(torch.randn(8, 512, device=dev)).pow(2).mean().backward()"
+    file = program(trains(lines, "net", before, "Adam(net.parameters())"))
+    parts = rehearse([sys.executable, file]).answer.phases["optimizer step"].components
     own = 2 * 4 * 512 * 512
     assert (parts["weights"], parts["other_models"]) == (own, 2 * own if "double" in average else own)
     assert parts["optimizer"] == pytest.approx(2 * own, rel=0.01)
@@ -1075,17 +1037,14 @@ for _ in range(3):
 
 def test_a_part_of_a_model_may_be_called_before_the_whole(program) -> None:
     text = """
-import torch, torch.nn as nn
-net, teacher = nn.Linear(512, 512).cuda(), nn.Sequential(nn.Linear(512, 512), nn.ReLU()).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for step in range(3):
-    x = torch.randn(4, 512, device="cuda")
-    with torch.no_grad():
-        y = teacher(x) if step else teacher[0](x)
-    (net(x) - y).square().mean().backward()
-    optimizer.step()
+x = torch.randn(4, 512, device=dev)
+with torch.no_grad():
+    y = teacher(x) if step else teacher[0](x)
+(net(x) - y).square().mean().backward()
 """
-    parts = rehearse([sys.executable, program(text)]).answer.phases["backward"].components
+    teacher = "teacher = nn.Sequential(nn.Linear(512, 512), nn.ReLU()).cuda()"
+    found = rehearse([sys.executable, program(trains(text, "nn.Linear(512, 512)", teacher))])
+    parts = found.answer.phases["backward"].components
     assert parts["other_models"] == parts["weights"] == 4 * 512 * 513
 
 
@@ -1097,32 +1056,19 @@ for step in range(3):
     ],
 )
 def test_uninitialized_memory_has_no_known_value(program, made: str) -> None:
-    text = f"""
-import torch
-ids = torch.tensor([7, 7, 7], device="cuda")
-net = torch.nn.Linear(2, 2).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    size = int({made}.max())
-    net(torch.ones(size, 2, device="cuda")).sum().backward()
-    optimizer.step()
-"""
+    lines = f"size = int({made}.max())\nnet(torch.ones(size, 2, device=dev)).sum().backward()"
+    text = trains(lines, "nn.Linear(2, 2)", "ids = torch.tensor([7, 7, 7], device=dev)")
     (warning,) = rehearse([sys.executable, program(text)]).warnings
     assert "train.py:7 reads a number that is only known in a real run; 1 is assumed" in warning
 
 
 def test_a_number_with_which_the_program_fails_is_assumed_to_be_larger(program) -> None:
     text = """
-import torch
-net = torch.nn.Linear(2, 2).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    size = int((torch.rand(9, device="cuda") * 500).long().sum())
-    net(torch.ones(size, 2, device="cuda").unfold(0, 64, 64).transpose(1, 2)).sum().backward()
-    optimizer.step()
+size = int((torch.rand(9, device=dev) * 500).long().sum())
+net(torch.ones(size, 2, device=dev).unfold(0, 64, 64).transpose(1, 2)).sum().backward()
 """
-    (warning,) = rehearse([sys.executable, program(text)]).warnings
-    assert "train.py:6 reads a number that is only known in a real run; 100 is assumed" in warning
+    (warning,) = rehearse([sys.executable, program(trains(text, "nn.Linear(2, 2)"))]).warnings
+    assert "train.py:7 reads a number that is only known in a real run; 100 is assumed" in warning
 
 
 @pytest.mark.parametrize(
@@ -1132,33 +1078,16 @@ for _ in range(3):
     ),
 )
 def test_memory_that_is_written_as_a_whole_has_known_values(program, write: str) -> None:
-    text = f"""
-import torch
-order = torch.tensor([2, 0, 1], device="cuda") + 1 - 1
-net = torch.nn.Linear(2, 2).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    x = torch.empty_like(order)
-    {write}
-    net(torch.ones(int(x.max()), 2, device="cuda")).sum().backward()
-    optimizer.step()
-"""
-    assert rehearse([sys.executable, program(text)]).warnings == ()
+    order = "order = torch.tensor([2, 0, 1], device=dev) + 1 - 1"
+    lines = f"x = torch.empty_like(order)\n{write}\nnet(torch.ones(int(x.max()), 2, device=dev)).sum().backward()"
+    assert rehearse([sys.executable, program(trains(lines, "nn.Linear(2, 2)", order))]).warnings == ()
 
 
 def test_what_a_library_makes_has_the_program_s_own_line_too(program) -> None:
     Path("lib/site-packages").mkdir(parents=True)
     program("def squash(x):\n    return x.tanh()\n", "lib/site-packages/layers.py")
-    text = """
-import sys, torch
-sys.path.insert(0, "lib/site-packages")
-from layers import squash
-net = torch.nn.Linear(1000, 1000).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    squash(net(torch.ones(3000, 1000, device="cuda"))).sum().backward()
-    optimizer.step()
-"""
+    before = "sys.path.insert(0, 'lib/site-packages')\nfrom layers import squash"
+    text = trains("squash(net(torch.ones(3000, 1000, device=dev))).sum().backward()", "nn.Linear(1000, 1000)", before)
     found = rehearse([sys.executable, program(text)]).budget.largest
     places = {(Path(each.line).name, Path(each.own_line).name) for each in found}
     assert {("layers.py:2", "train.py:8"), ("train.py:8", ""), ("train.py:5", "")} <= places
@@ -1166,16 +1095,11 @@ for _ in range(3):
 
 def test_gradients_that_are_zeroed_after_a_step_are_not_in_the_forward_pass(program) -> None:
     text = """
-import torch, torch.nn as nn
-net = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(4))).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    net(torch.randn(32, 256).cuda()).square().mean().backward()
-    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad()
+net(torch.randn(32, 256).to(dev)).square().mean().backward()
+nn.utils.clip_grad_norm_(net.parameters(), 1.0)
 """
-    phases = rehearse([sys.executable, program(text)]).answer.phases
+    net = "nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(4)))"
+    phases = rehearse([sys.executable, program(trains(text, net))]).answer.phases
     assert not phases["forward"].components["gradients"]
     assert phases["forward"].components["activations"] >= 4 * 32 * 256 * 4
     assert phases["backward"].components["gradients"] >= 4 * 256 * 256 * 4
@@ -1183,20 +1107,15 @@ for _ in range(3):
 
 
 def test_what_is_held_while_loading_only_may_be_the_peak(program) -> None:
-    text = """
-import torch
-whole = torch.nn.Linear(8192, 8192).cuda()
-net = torch.nn.Linear(64, 64)
+    before = """
+whole = nn.Linear(8192, 8192).cuda()
+net = nn.Linear(64, 64)
 with torch.no_grad():
     net.weight.copy_(whole.weight[:64, :64])
 net.cuda()
 {}
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    net(torch.randn(8, 64, device="cuda")).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
 """
+    text = trains("net(torch.randn(8, 64, device=dev)).sum().backward()", "net", before)
     freed, kept = (rehearse([sys.executable, program(text.format(line))]).budget for line in ("del whole", ""))
     assert freed.peak.phase == "loading"
     assert freed.peak.components.weights >= 8192 * 8192 * 4
@@ -1209,35 +1128,23 @@ for _ in range(3):
 
 
 def test_a_weight_may_be_larger_than_the_memory_of_the_host(program) -> None:
-    text = """
-import torch
-class Experts(torch.nn.Module):
+    before = """
+class Experts(nn.Module):
     def __init__(self):
         super().__init__()
-        self.stacked = torch.nn.Parameter(torch.empty(256, 2**15, 2**16))
-        self.zeros = torch.nn.Parameter(torch.zeros(2**39, dtype=torch.bfloat16))
+        self.stacked = nn.Parameter(torch.empty(256, 2**15, 2**16))
+        self.zeros = nn.Parameter(torch.zeros(2**39, dtype=torch.bfloat16))
     def forward(self, x):
         return x * self.stacked[0, 0, 0] * self.zeros[0]
-net = Experts().to(torch.bfloat16).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    net(torch.randn(8, device="cuda")).sum().backward()
-    optimizer.step()
 """
+    text = trains("net(torch.randn(8, device=dev)).sum().backward()", "Experts().to(torch.bfloat16)", before)
     found = rehearse([sys.executable, program(text)])
     assert found.answer.trained == 2**39 * 2
     assert found.answer.host_bytes < 2 * 2**30
 
 
 def test_the_range_of_a_small_program_is_narrow(program) -> None:
-    text = """
-import torch
-net = torch.nn.Linear(2048, 2048).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    net(torch.ones(2, 2048, device="cuda")).sum().backward()
-    optimizer.step()
-"""
+    text = trains("net(torch.ones(2, 2048, device=dev)).sum().backward()", "nn.Linear(2048, 2048)")
     found = rehearse([sys.executable, program(text)])
     span = found.budget.peak.allocated_range
     assert span.high_bytes - span.low_bytes < 2 * (0.1 * (found.workspace_bytes + 2**20) + 3 * 2**20)
@@ -1246,10 +1153,7 @@ for _ in range(3):
 def test_a_freed_block_returns_when_the_cpu_knows_that_another_stream_is_done(program: Program) -> None:
     """An event is not passed when it is first asked, but a program that asks until it is goes on."""
     text = """
-import torch
 MIB = 1 << 20
-net = torch.nn.Linear(4, 4).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
 gathering = torch.cuda.Stream()
 def used(wait):
     with torch.cuda.stream(gathering):
@@ -1270,11 +1174,8 @@ assert used(wait=False) - first == 30 * MIB
 later = used(wait=True)
 assert [used(wait=True) for _ in range(3)] == [later] * 3
 torch.cuda.current_stream().query()
-for _ in range(3):
-    net(torch.ones(1, 4).cuda()).sum().backward()
-    optimizer.step()
 """
-    rehearse([sys.executable, program(text)])
+    rehearse([sys.executable, program(trains("net(torch.ones(1, 64).cuda()).sum().backward()", before=text))])
 
 
 LIBRARIES = {
@@ -1406,21 +1307,15 @@ raise KeyError("too late")
 
 def test_packed_sequences_take_their_own_tokens_in_a_recurrent_layer(program) -> None:
     text = """
-import torch
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-net = torch.nn.LSTM(64, 96, batch_first=True).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    x = torch.randn(32, 200, 64, device="cuda")
-    packed = pack_padded_sequence(x, torch.arange(169, 201), batch_first=True, enforce_sorted=False)
-    with torch.autocast("cuda"):
-        y, _ = net(packed)
-    y, lengths = pad_packed_sequence(y, batch_first=True)
-    assert y.shape == (32, 200, 96) and lengths[0] == 169
-    y.float().pow(2).sum().backward()
-    optimizer.step()
+x = torch.randn(32, 200, 64, device=dev)
+packed = nn.utils.rnn.pack_padded_sequence(x, torch.arange(169, 201), batch_first=True, enforce_sorted=False)
+with torch.autocast(dev):
+    y, _ = net(packed)
+y, lengths = nn.utils.rnn.pad_packed_sequence(y, batch_first=True)
+assert y.shape == (32, 200, 96) and lengths[0] == 169
+y.float().pow(2).sum().backward()
 """
-    found = rehearse([sys.executable, program(text)])
+    found = rehearse([sys.executable, program(trains(text, "nn.LSTM(64, 96, batch_first=True)"))])
     tokens = sum(range(169, 201))
     assert (tokens * 96 * 5,) in {each.shape for each in found.answer.peak_tensors}
     assert found.warnings == (
@@ -1559,172 +1454,116 @@ def test_a_program_that_trains_in_a_thread_is_rehearsed_like_one_that_does_not(p
     assert not found.warnings
 
 
-OLD_AND_ODD = """
-import copy, sys, torch, torch.nn as nn
-dev = sys.argv[1]
-net = nn.Sequential(nn.LazyLinear(256), nn.ReLU(), nn.LazyLinear(10)).to(dev)
-{made}
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for i in range(3):
-    loss = net(x).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-"""
-ON_GPU = """
+NAMED = """
 if dev == "cuda":
-    x = {}
-    assert x.is_cuda and x.shape == (512, 512) and x.dtype == torch.float32
+    named = [
+        torch.ones(512, 512, device=0),
+        torch.ones_like(torch.empty(512, 512), device=0),
+        torch.asarray(torch.ones(512, 512), device=torch.device(0)),
+        torch.cuda.FloatTensor(512, 512),
+        torch.ones(512, 512).type(torch.cuda.FloatTensor),
+        torch.ones(512, 512).type("torch.cuda.FloatTensor"),
+    ]
+    assert all(x.is_cuda and x.shape == (512, 512) and x.dtype == torch.float32 for x in named)
 else:
-    x = torch.ones(512, 512)
-net(x)
+    named = [torch.ones(512, 512) for _ in range(6)]
+net = nn.Sequential(nn.LazyLinear(256), nn.ReLU(), nn.LazyLinear(10)).to(dev)
+net(named[0])
 """
 
 
-@pytest.mark.parametrize(
-    "made",
-    quick_every(
-        6,
-        [
-            "torch.ones(512, 512, device=0)",
-            "torch.ones_like(torch.empty(512, 512), device=0)",
-            "torch.asarray(torch.ones(512, 512), device=torch.device(0))",
-            "torch.cuda.FloatTensor(512, 512)",
-            "torch.ones(512, 512).type(torch.cuda.FloatTensor)",
-            "torch.ones(512, 512).type('torch.cuda.FloatTensor')",
-        ],
-    ),
-)
-def test_gpus_named_by_number_or_type_are_gpus(program, made: str) -> None:
-    rehearse_beside_cpu(program(OLD_AND_ODD.format(made=ON_GPU.format(made))))
+def test_gpus_named_by_number_or_type_are_gpus(program) -> None:
+    rehearse_beside_cpu(program(trains("sum(net(x).square().mean() for x in named).backward()", "net", NAMED)))
 
 
 MADE_IN_C = """
-import sys, torch, torch.nn as nn
-dev = sys.argv[1]
+x = net(torch.randn(8, 128, 64, device=dev))
+made = (
+    nn.utils.rnn.pad_sequence([each[: 128 - at] for at, each in enumerate(x)], batch_first=True),
+    x + nn.utils.rnn.pad_sequence([each[:, 0] for each in x]).t().unsqueeze(2),
+    Two.apply(x)[0],
+    torch.where(x > 0, x, x.new(8, 128, 64).fill_(3)),
+    x * x.new_tensor([[2.0] * 64] * 128),
+    x * nn.functional.one_hot(torch.arange(1024).to(dev) % 64, 64).view_as(x),
+    torch.sparse.mm(matrix, x.view(1024, 64)),
+    nn.utils.rnn.pad_packed_sequence(nn.utils.rnn.pack_padded_sequence(x, torch.full((128,), 8)))[0],
+    x * torch.ones(8, 128, 64).type_as(x),
+    x * torch.ones(8, 128, 64).to(tensor=x),
+    nn.Linear(64, 64).to(x)(x),
+    nn.Linear(64, 64).to(tensor=x)(x),
+)
+sum(each.square().mean() for each in made).backward()
+del x, made
+"""
+BY_HAND_IN_C = """
 class Two(torch.autograd.Function):
     forward = staticmethod(lambda ctx, x: (x * 2, x * 3))
     backward = staticmethod(lambda ctx, a, b: a * 2 + b * 3)
-net = nn.Linear(64, 64).to(dev)
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
 links = torch.stack([torch.arange(1024), torch.arange(1024)])
 matrix = torch.sparse_coo_tensor(links, torch.ones(1024), (1024, 1024))
 matrix, _ = matrix.to(dev), links.zero_()
-for step in range(3):
-    x = net(torch.randn(8, 128, 64, device=dev))
-    {}
-    x.square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
 """
 
 
-@pytest.mark.parametrize(
-    "made",
-    quick_every(
-        6,
-        [
-            "x = nn.utils.rnn.pad_sequence([each[: 128 - at] for at, each in enumerate(x)], batch_first=True)",
-            "x = x + nn.utils.rnn.pad_sequence([each[:, 0] for each in x]).t().unsqueeze(2)",
-            "x = Two.apply(x)[0]",
-            "x = torch.where(x > 0, x, x.new(8, 128, 64).fill_(3))",
-            "x = x * x.new_tensor([[2.0] * 64] * 128)",
-            "x = x * nn.functional.one_hot(torch.arange(1024).to(dev) % 64, 64).view_as(x)",
-            "x = torch.sparse.mm(matrix, x.view(1024, 64))",
-            "x = nn.utils.rnn.pad_packed_sequence(nn.utils.rnn.pack_padded_sequence(x, torch.full((128,), 8)))[0]",
-            "x = x * torch.ones(8, 128, 64).type_as(x)",
-            "x = x * torch.ones(8, 128, 64).to(tensor=x)",
-            "x = nn.Linear(64, 4096).to(x)(x)",
-            "x = nn.Linear(64, 4096).to(tensor=x)(x)",
-        ],
-    ),
-)
-def test_what_cplusplus_makes_like_a_tensor_on_the_gpu_is_there_too(program, made: str) -> None:
-    rehearse_beside_cpu(program(MADE_IN_C.format(made)), rel=0.02)
+def test_what_cplusplus_makes_like_a_tensor_on_the_gpu_is_there_too(program) -> None:
+    rehearse_beside_cpu(program(trains(MADE_IN_C, before=BY_HAND_IN_C)), rel=0.02)
 
 
 def test_gradients_go_where_the_tensors_came_from(program) -> None:
     text = """
-import torch, torch.nn as nn
-words, net = nn.Embedding(100_000, 512), nn.Linear(512, 8192).cuda()
-optimizer = torch.optim.SGD([*words.parameters(), *net.parameters()], 0.1)
-for _ in range(3):
-    net(words(torch.randint(0, 100_000, (2048,))).cuda()).cpu().square().mean().backward()
-    assert net.weight.grad.is_cuda and not words.weight.grad.is_cuda
-    optimizer.step()
-    optimizer.zero_grad()
+net(words(torch.randint(0, 100_000, (2048,))).cuda()).cpu().square().mean().backward()
+assert net.weight.grad.is_cuda and not words.weight.grad.is_cuda
 """
-    found = rehearse([sys.executable, program(text)])
+    both = "SGD([*words.parameters(), *net.parameters()], 0.1)"
+    words = "words = nn.Embedding(100_000, 512)"
+    found = rehearse([sys.executable, program(trains(text, "nn.Linear(512, 8192)", words, both))])
     weights, of_words, of_outputs = 512 * 8192 * 4, 2048 * 512 * 4, 2048 * 8192 * 4
     expected = 2 * weights + 2 * of_words + of_outputs
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.parametrize("shape", quick_every(3, ["512, 64", "2, 512, 64", "2, 2, 4, 512, 64"]))
-def test_attention_takes_tensors_of_other_ranks(program, shape: str) -> None:
+def test_attention_takes_tensors_of_other_ranks(program) -> None:
     """Only the kernel that writes the scores takes them on CUDA."""
-    text = f"""
-import sys, torch
-q = torch.nn.Parameter(torch.randn({shape}, device=sys.argv[1]))
-optimizer = torch.optim.SGD([q], 0.1)
-for _ in range(3):
-    torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-    rehearse_beside_cpu(program(text))
+    net = "nn.ParameterList(torch.randn(each) for each in ((512, 64), (2, 512, 64), (2, 2, 4, 512, 64)))"
+    lines = "sum(nn.functional.scaled_dot_product_attention(q, q, q).sum() for q in net).backward()"
+    rehearse_beside_cpu(program(trains(lines, net)))
 
 
 def test_attention_over_sharded_heads_is_that_of_a_gpu(program) -> None:
-    text = """
-import torch
+    before = """
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 mesh = init_device_mesh("cuda", (2,))
 whole = torch.randn(2, 4, 1024, 64, device="cuda", dtype=torch.bfloat16)
-q = torch.nn.Parameter(distribute_tensor(whole, mesh, [Shard(1)]))
+q = nn.Parameter(distribute_tensor(whole, mesh, [Shard(1)]))
 del whole
-optimizer = torch.optim.SGD([q], 0.1)
-for _ in range(3):
-    torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
 """
-    found = rehearse(f"torchrun --nproc-per-node 2 {program(text)}".split(), python=sys.executable)
+    lines = "nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()"
+    file = program(trains(lines, "nn.ParameterList([q])", before))
+    found = rehearse(f"torchrun --nproc-per-node 2 {file}".split(), python=sys.executable)
     scores = 2 * 2 * 1024 * 1024 * 2
     assert found.answer.steps[0].steps == 3
     assert found.allocated_bytes - found.workspace_bytes < scores  # which no kernel wrote
 
 
 def test_a_program_that_multiplies_no_matrices_has_no_workspaces_of_cublas(program) -> None:
-    text = """
-import torch
-w = torch.nn.Parameter(torch.zeros(1 << 20, device="cuda"))
-optimizer = torch.optim.SGD([w], 0.1)
-for _ in range(3):
-    {}.backward()
-    optimizer.step()
-"""
-    without = rehearse([sys.executable, program(text.format("w.square().sum()"))])
-    product = rehearse([sys.executable, program(text.format("w.dot(w)"))])
+    without, product = (
+        rehearse([sys.executable, program(trains(f"{loss}.backward()", "nn.ParameterList([torch.zeros(1 << 20)])"))])
+        for loss in ("net[0].square().sum()", "net[0].dot(net[0])")
+    )
     assert (without.workspace_bytes, product.workspace_bytes > 0) == (0, True)
 
 
 def test_each_group_of_gpus_has_its_own_communicator(program) -> None:
-    text = """
-import sys, torch, torch.distributed as dist
+    before = """
+import torch.distributed as dist
 dist.init_process_group("nccl")
 dist.new_group(backend="gloo")
 dist.new_group([4, 5, 6, 7])
 if sys.argv[1] == "mesh":
     torch.distributed.device_mesh.init_device_mesh("cuda", (2, 4))
-w = torch.nn.Parameter(torch.zeros(8, device="cuda"))
-optimizer = torch.optim.SGD([w], 0.1)
-for _ in range(3):
-    w.sum().backward()
-    optimizer.step()
 """
-    name, taken = program(text), []
+    name, taken = program(trains("net.weight.sum().backward()", before=before)), []
     for kind in ("world", "mesh"):
         found = rehearse(f"torchrun --nproc-per-node 8 {name} {kind}".split(), python=sys.executable)
         assert not found.warnings
@@ -1779,73 +1618,61 @@ assert not buffer.is_cuda
 """
 
 
-SCRIPTED = """
-import sys, torch, torch.nn as nn
+SCRIPTED = trains(
+    "net(noisy(torch.randn(64, 256).to(dev))).square().mean().backward()",
+    "torch.jit.script(nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256)).to(dev))",
+    """
 from torch.distributed.optim import ZeroRedundancyOptimizer  # which scripts optimizers while it is imported
-dev = sys.argv[1]
 @torch.jit.script
 def noisy(x: torch.Tensor) -> torch.Tensor:
     return x + torch.zeros_like(x) + torch.ones(x.shape[0], 1, device=x.device)
-net = torch.jit.script(nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256)).to(dev))
-optimizer = torch.optim.AdamW(net.parameters())
-for _ in range(3):
-    net(noisy(torch.randn(64, 256).to(dev))).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
+""",
+    "AdamW(net.parameters())",
+)
 
 
-NORMALIZED = """
-import sys, torch, torch.nn as nn
-dev = sys.argv[1]
+NORMALIZED = trains(
+    "net.train(step < 2)(torch.randn(256, 40, 64).to(dev)).square().mean().backward()",
+    "nn.Sequential(*[each for _ in range(3) for each in (nn.Linear(64, 64), Norm(64), nn.ReLU())])",
+    """
 class Norm(nn.BatchNorm1d):
     def forward(self, x):
         return super().forward(x.transpose(1, 2)).transpose(1, 2)
-net = nn.Sequential(*[each for _ in range(3) for each in (nn.Linear(64, 64), Norm(64), nn.ReLU())]).to(dev)
-optimizer = torch.optim.AdamW(net.parameters())
-for train in (True, True, False):
-    net.train(train)(torch.randn(256, 40, 64).to(dev)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
+""",
+    "AdamW(net.parameters())",
+)
 
 
-LISTED = """
-import sys, torch, torch.nn as nn
-dev = sys.argv[1]
+LISTED = trains(
+    """
+loss = net(scaled * torch.randn(64, 32).to(dev)).square().mean()
+loss.backward()
+losses.append(loss.detach())
+mean = torch.tensor(losses).mean()
+""",
+    "nn.Linear(32, 512)",
+    """
 frequencies = 1 / 10000 ** (torch.arange(0, 64, 2, device=dev)[:32].float() / 64)
 scaled = torch.tensor([each if each > 0.5 else each / 8 for each in frequencies], device=frequencies.device)
-net = nn.Linear(32, 512).to(dev)
-optimizer = torch.optim.AdamW(net.parameters())
 losses = []
-for _ in range(3):
-    loss = net(scaled * torch.randn(64, 32).to(dev)).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    losses.append(loss.detach())
-    mean = torch.tensor(losses).mean()
-"""
+""",
+    "AdamW(net.parameters())",
+)
 
 
-ALIGNED = """
-import sys, torch, torch.nn as nn, torch.nn.functional as F
-dev = sys.argv[1]
-net = nn.Sequential(nn.Linear(80, 256), nn.ReLU(), nn.Linear(256, 32)).to(dev)
-optimizer = torch.optim.AdamW(net.parameters())
-labels = torch.randint(1, 32, (8, 40))
-labels[:, 30:] = -100
-labels = labels.to(dev)
-for _ in range(3):
-    scores = net(torch.randn(8, 200, 80).to(dev)).log_softmax(-1).transpose(0, 1)
-    mask = labels >= 0
-    steps = torch.full((8,), 200, device=dev)
-    with torch.backends.cudnn.flags(enabled=False):
-        loss = F.ctc_loss(scores, labels.masked_select(mask), steps, mask.sum(-1))
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
+ALIGNED = trains(
+    """
+scores = net(torch.randn(8, 200, 80).to(dev)).log_softmax(-1).transpose(0, 1)
+mask = labels >= 0
+steps = torch.full((8,), 200, device=dev)
+with torch.backends.cudnn.flags(enabled=False):
+    loss = nn.functional.ctc_loss(scores, labels.masked_select(mask), steps, mask.sum(-1))
+loss.backward()
+""",
+    "nn.Sequential(nn.Linear(80, 256), nn.ReLU(), nn.Linear(256, 32))",
+    "labels = torch.randint(1, 32, (8, 40))\nlabels[:, 30:] = -100\nlabels = labels.to(dev)",
+    "AdamW(net.parameters())",
+)
 
 
 INFERRED = """
@@ -1869,28 +1696,25 @@ for _ in range(3):
 """
 
 
-VIEWED = """
-import sys, torch
-dev = sys.argv[1]
-net = torch.nn.Linear(4, 4).to(dev)
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    ids = torch.ones(1024, 64, dtype=torch.int64).to(dev)
-    flat = ids.reshape(-1, 4)
-    ids[0] = 0
-    ids[1].add_(5)
-    flat[-1].fill_(9)
-    assert ids[0].sum().item() == 0 and ids[1, 0].item() == 6 and ids[-1, -4:].tolist() == [9] * 4
-    ids.chunk(2)[0].mul_(2)
-    part = ids.t()[3:5]
-    part.zero_()
-    order = torch.randperm(1024, device=dev)
-    mixed = ids[order][:, :4]  # unknown values of known ones
-    chosen = ids[mixed[:, 0].clamp(0, 5)]
-    assert flat[16, 0].item() == 12 and ids[5, 3].item() == 0 and ids[5, 5].item() == 2
-    net(ids[:, :4].float()).sum().backward()
-    optimizer.step()
-"""
+VIEWED = trains(
+    """
+ids = torch.ones(1024, 64, dtype=torch.int64).to(dev)
+flat = ids.reshape(-1, 4)
+ids[0] = 0
+ids[1].add_(5)
+flat[-1].fill_(9)
+assert ids[0].sum().item() == 0 and ids[1, 0].item() == 6 and ids[-1, -4:].tolist() == [9] * 4
+ids.chunk(2)[0].mul_(2)
+part = ids.t()[3:5]
+part.zero_()
+order = torch.randperm(1024, device=dev)
+mixed = ids[order][:, :4]  # unknown values of known ones
+chosen = ids[mixed[:, 0].clamp(0, 5)]
+assert flat[16, 0].item() == 12 and ids[5, 3].item() == 0 and ids[5, 5].item() == 2
+net(ids[:, :4].float()).sum().backward()
+""",
+    "nn.Linear(4, 4)",
+)
 
 
 @pytest.mark.parametrize(
@@ -1914,7 +1738,6 @@ def test_less_usual_code_takes_what_it_takes_on_the_cpu(program, text: str) -> N
 
 
 PACKED = """
-import torch, torch.nn as nn
 class Packed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -1924,16 +1747,12 @@ class Packed(nn.Module):
         return self.adapter(x) + self.packed.sum()
 net = Packed().cuda()
 net.packed = torch.zeros(2**20, dtype=torch.int32, device="cuda")
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for step in range(3):
-    net(torch.randn(8, 64, device="cuda")).sum().backward()
-    optimizer.step()
 """
 
 
 def test_packed_weights_in_buffers_are_weights(program) -> None:
-    found = rehearse([sys.executable, program(PACKED), "cuda"])
-    forward = next(each for each in found.budget.phases if each.name == "forward")
+    text = trains("net(torch.randn(8, 64, device=dev)).sum().backward()", "net", PACKED)
+    forward = next(each for each in rehearse([sys.executable, program(text)]).budget.phases if each.name == "forward")
     assert forward.components.weights == 2**22 + 64 * 64 * 4 + 512
 
 
@@ -2013,19 +1832,8 @@ def loss():
 
 @pytest.mark.parametrize("form", quick_every(5, FORMS))
 def test_other_forms_of_programs_run(program, form: str) -> None:
-    start = """
-import torch
-net = torch.nn.Linear(64, 64).cuda()
-def loss():
-    return net(torch.randn(32, 64, device="cuda")).sum()
-"""
-    steps = """
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(4):
-    loss().backward()
-    optimizer.step()
-"""
-    found = rehearse([sys.executable, program(start + FORMS[form] + steps)])
+    loss = "net = nn.Linear(64, 64).to(dev)\ndef loss(): return net(torch.randn(32, 64, device=dev)).sum()\n"
+    found = rehearse([sys.executable, program(trains("loss().backward()", "net", loss + FORMS[form]))])
     assert found.answer.trained == 64 * 64 + 64
     assert found.answer.steps[0].steps == 3
     assert found.allocated_bytes > 2 * 4 * 64 * 64

@@ -4,14 +4,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from rehearsed import rehearse, rehearse_beside_cpu
+from rehearsed import rehearse, rehearse_beside_cpu, trains
 from slow_cases import first_quick, quick_every
 
 pytest.importorskip("torch")
 
-OPERATOR = """
-import sys, torch, torch.nn as nn
-dev = sys.argv[1]
+OPERATOR = trains(
+    "scaled(net(torch.randn(4096, 64, device=dev))).square().mean().backward()",
+    before="""
 def scaled(x: torch.Tensor) -> torch.Tensor:
     wide = torch.empty(4 * x.numel(), device=x.device)
     made = x * 2
@@ -30,13 +30,8 @@ else:
         forward = staticmethod(lambda ctx, x, plain=scaled: plain(x))
         backward = staticmethod(lambda ctx, gradient: gradient * 2)
     scaled = Scaled.apply
-net = nn.Linear(64, 64).to(dev)
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for step in range(3):
-    scaled(net(torch.randn(4096, 64, device=dev))).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
+""",
+)
 
 
 def test_an_operator_defined_in_python_allocates_what_its_code_does(program) -> None:
@@ -66,23 +61,22 @@ class Config:
         self.active = active
 driver = Config()
 """
-LAUNCHES = """
-import torch, torch.nn as nn
+LAUNCHES = trains(
+    """
+count = torch.zeros(1, dtype=torch.int64, device=dev)
+assert count.item() == 0
+jit.JITFunction()[(1,)](count, 3, out=net(torch.randn(64, 64).to(dev)))
+if count.item(): pass
+tuned.run(count)
+net(torch.randn(4096, 64).to(dev)).square().mean().backward()
+""",
+    before="""
 from triton.runtime import autotuner, driver, jit
 assert driver.driver.active.get_current_target().backend == "cuda"
 assert driver.driver.active.utils.get_device_properties(0)["multiprocessor_count"] > 1
-net = nn.Linear(64, 64).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
 tuned = autotuner.Autotuner()
-for step in range(3):
-    count = torch.zeros(1, dtype=torch.int64, device="cuda")
-    assert count.item() == 0
-    jit.JITFunction()[(1,)](count, 3, out=net(torch.randn(64, 64).cuda()))
-    if count.item(): pass
-    tuned.run(count)
-    net(torch.randn(4096, 64).cuda()).square().mean().backward()
-    optimizer.step()
-"""
+""",
+)
 
 
 def test_kernels_of_triton_do_nothing(program) -> None:
@@ -251,9 +245,8 @@ def test_xformers_attention_takes_what_torchs_own_takes(program, attention: str,
 
 def test_a_librarys_own_parameters_and_python_kernels_run_as_they_are(program) -> None:
     """As bitsandbytes defines them: a class of parameters that moves itself, and a kernel for CUDA in Python."""
-    text = """
-import torch
-class Packed(torch.nn.Parameter):
+    before = """
+class Packed(nn.Parameter):
     def __new__(cls, data, moved=False):
         made = torch.Tensor._make_subclass(cls, data, False)
         made.moved = moved
@@ -274,31 +267,20 @@ assert isinstance(packed, Packed) and packed.moved and packed.is_cuda and packed
 before = torch.cuda.memory_allocated()
 unpacked = torch.ops.packs.unpack(packed)
 assert (torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()) == (before + 24 * 1024, before + 8 * 1024)
-weight = torch.nn.Parameter(torch.zeros(2048, device="cuda"))
-optimizer = torch.optim.SGD([weight], 0.1)
-for _ in range(3):
-    (weight * unpacked).sum().backward()
-    optimizer.step()
 """
+    text = trains("(net[0] * unpacked).sum().backward()", "nn.ParameterList([torch.zeros(2048)])", before)
     assert rehearse([sys.executable, program(text)]).answer.steps[0].steps == 3
 
 
 def test_products_of_groups_run_in_other_types_than_bf16(program) -> None:
     text = """
-import sys, torch
-dev, dtype = sys.argv[1], torch.float32
-x = torch.nn.Parameter(torch.randn(512, 256, device=dev, dtype=dtype))
-experts = torch.nn.Parameter(torch.randn(4, 256, 300, device=dev, dtype=dtype))
-ends = torch.tensor([128, 256, 384, 512], dtype=torch.int32).to(dev)
-optimizer = torch.optim.SGD([x, experts], 0.1)
-for _ in range(3):
-    out = torch._grouped_mm(x, experts, offs=ends)
-    assert out.shape == (512, 300)
-    out.square().sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
+out = torch._grouped_mm(*net, offs=ends)
+assert out.shape == (512, 300)
+out.square().sum().backward()
 """
-    rehearse_beside_cpu(program(text))
+    net = "nn.ParameterList([torch.randn(512, 256), torch.randn(4, 256, 300)])"
+    ends = "ends = torch.tensor([128, 256, 384, 512], dtype=torch.int32).to(dev)"
+    rehearse_beside_cpu(program(trains(text, net, ends)))
 
 
 TILES = """
@@ -311,18 +293,14 @@ def fill(tile):
     else:
         tile.copy_(tile.float() + 1)
 """
-TILED = """
-import torch
-from trl.kernels.chunked_logprob import fill
-net = torch.nn.Linear(64, 64).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for step in range(3):
-    tile = torch.empty(1 << 20, dtype=torch.bfloat16, device="cuda")
-    fill(tile)
-    net(torch.randn(4, 64, device="cuda")).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
+TILED = trains(
+    """
+tile = torch.empty(1 << 20, dtype=torch.bfloat16, device=dev)
+fill(tile)
+net(torch.randn(4, 64, device=dev)).square().mean().backward()
+""",
+    before="from trl.kernels.chunked_logprob import fill",
+)
 
 
 def test_trl_s_kernels_write_into_the_tensors_that_they_are_given_where_triton_is_missing(program) -> None:
@@ -334,17 +312,14 @@ def test_trl_s_kernels_write_into_the_tensors_that_they_are_given_where_triton_i
     assert 4 << 20 <= found.allocated_bytes - found.workspace_bytes < 5 << 20  # the tile of the step before, too
 
 
-ALIGNED = """
-import torch, torch.nn.functional as F
-net = torch.nn.Linear(8, 32).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-labels = torch.randint(1, 32, (16, 400))
-steps = torch.full((16,), 1000)
-for _ in range(3):
-    scores = net(torch.randn(1000, 16, 8).cuda()).log_softmax(-1)
-    F.ctc_loss(scores, labels.cuda(), steps, torch.full((16,), 400)).backward()
-    optimizer.step()
-"""
+ALIGNED = trains(
+    """
+scores = net(torch.randn(1000, 16, 8).to(dev)).log_softmax(-1)
+nn.functional.ctc_loss(scores, labels.to(dev), torch.full((16,), 1000), torch.full((16,), 400)).backward()
+""",
+    "nn.Linear(8, 32)",
+    "labels = torch.randint(1, 32, (16, 400))",
+)
 
 
 def test_the_backward_pass_of_a_loss_over_alignments_takes_as_much_as_the_forward_pass_keeps(program) -> None:
@@ -354,8 +329,20 @@ def test_the_backward_pass_of_a_loss_over_alignments_takes_as_much_as_the_forwar
     assert phases["backward"].allocated - phases["forward"].allocated == pytest.approx(kept + gradient, rel=0.001)
 
 
-SEQUENCES = """
-import sys, torch, torch.nn as nn, torch.nn.functional as F
+SEQUENCES = trains(
+    """
+texts = [torch.randint(0, 100, (each,)) for each in (100, 200, 50, 300)]
+if sys.argv[1] == "jagged":
+    tokens = torch.nested.nested_tensor(texts, layout=torch.jagged, device="cuda")
+    found, wanted = net(tokens).values(), tokens.values()
+else:
+    tokens = torch.cat(texts)[None].cuda()
+    found, wanted = net(tokens)[0], tokens[0]
+F.cross_entropy(found, wanted).backward()
+""",
+    "nn.Sequential(nn.Embedding(100, 64), Block(), Block(), nn.Linear(64, 100))",
+    """
+import torch.nn.functional as F
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
@@ -363,20 +350,8 @@ class Block(nn.Module):
     def forward(self, x):
         parts = (each.unflatten(-1, [4, -1]).transpose(1, 2) for each in self.qkv(self.norm(x)).chunk(3, -1))
         return x + F.gelu(self.out(F.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(-2)))
-net = nn.Sequential(nn.Embedding(100, 64), Block(), Block(), nn.Linear(64, 100)).cuda()
-optimizer = torch.optim.AdamW(net.parameters())
-for step in range(3):
-    texts = [torch.randint(0, 100, (each,)) for each in (100, 200, 50, 300)]
-    if sys.argv[1] == "jagged":
-        tokens = torch.nested.nested_tensor(texts, layout=torch.jagged, device="cuda")
-        found, wanted = net(tokens).values(), tokens.values()
-    else:
-        tokens = torch.cat(texts)[None].cuda()
-        found, wanted = net(tokens)[0], tokens[0]
-    F.cross_entropy(found, wanted).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
+""",
+)
 
 
 @pytest.mark.slow
@@ -387,17 +362,15 @@ def test_jagged_sequences_take_what_one_packed_sequence_takes(program) -> None:
     assert jagged.allocated_bytes - jagged.workspace_bytes > 2**22
 
 
-BOXES = """
-import torch
-torch.library.define("torchvision::nms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-net = torch.nn.Linear(4, 4).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    boxes = net(torch.randn(6400, 4).cuda())
-    kept = torch.ops.torchvision.nms(boxes.detach(), boxes[:, 0].detach(), 0.5)
-    boxes[kept].sum().backward()
-    optimizer.step()
-"""
+BOXES = trains(
+    """
+boxes = net(torch.randn(6400, 4).to(dev))
+kept = torch.ops.torchvision.nms(boxes.detach(), boxes[:, 0].detach(), 0.5)
+boxes[kept].sum().backward()
+""",
+    "nn.Linear(4, 4)",
+    'torch.library.define("torchvision::nms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")',
+)
 
 
 def test_overlapping_boxes_take_the_overlaps_of_all_pairs(program) -> None:
@@ -408,18 +381,19 @@ def test_overlapping_boxes_take_the_overlaps_of_all_pairs(program) -> None:
     assert any("train.py:8 makes a tensor whose size depends on values" in each for each in found.warnings)
 
 
-WRITTEN = """
-import ctypes, torch
-places = torch.full((4,), 1000, device="cuda")
+WRITTEN = trains(
+    """
+moved = torch.empty(8, 8, device=dev)
+moved[places] = torch.ones(4, 8, device=dev)
+net(moved).sum().backward()
+""",
+    "nn.Linear(8, 8)",
+    """
+import ctypes
+places = torch.full((4,), 1000, device=dev)
 address = ctypes.c_void_p(places.data_ptr())  # a compiled kernel would write numbers below 8 there
-net = torch.nn.Linear(8, 8).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for step in range(3):
-    moved = torch.empty(8, 8, device="cuda")
-    moved[places] = torch.ones(4, 8, device="cuda")
-    net(moved).sum().backward()
-    optimizer.step()
-"""
+""",
+)
 
 
 def test_values_are_not_known_once_native_code_has_their_address(program) -> None:
@@ -427,24 +401,24 @@ def test_values_are_not_known_once_native_code_has_their_address(program) -> Non
     assert {each.steps for each in found.answer.steps} == {3}
 
 
-FLEXIBLE = """
-import sys, torch
+FLEXIBLE = trains(
+    """
+x = torch.randn(8, 512, 512, device=dev, dtype=torch.bfloat16)
+q, k, v = net(x).view(8, 512, 3, 8, 64).permute(2, 0, 3, 1, 4).unbind()
+if kind == "built in":
+    made = nn.functional.scaled_dot_product_attention(q, k, v)
+else:
+    made = attention(q, k, v, block_mask=mask)
+made.float().square().mean().backward()
+""",
+    "nn.Linear(512, 3 * 512).bfloat16()",
+    """
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 kind = sys.argv[1]
 attention = torch.compile(flex_attention) if kind == "compiled" else flex_attention
-net = torch.nn.Linear(512, 3 * 512).cuda().bfloat16()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-mask = None if kind == "built in" else create_block_mask(lambda b, h, q, k: q >= k, None, None, 512, 512, device="cuda")
-for _ in range(4):
-    x = torch.randn(8, 512, 512, device="cuda", dtype=torch.bfloat16)
-    q, k, v = net(x).view(8, 512, 3, 8, 64).permute(2, 0, 3, 1, 4).unbind()
-    if kind == "built in":
-        made = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-    else:
-        made = attention(q, k, v, block_mask=mask)
-    made.float().square().mean().backward()
-    optimizer.step()
-"""
+mask = None if kind == "built in" else create_block_mask(lambda b, h, q, k: q >= k, None, None, 512, 512, device=dev)
+""",
+)
 
 
 @pytest.mark.slow
@@ -459,19 +433,13 @@ def test_compiled_flexible_attention_takes_what_one_kernel_takes_and_others_all_
 
 @pytest.mark.slow
 def test_batch_norm_over_ranks_takes_what_that_of_one_takes(program) -> None:
-    text = """
-import os, sys, torch
+    before = """
 torch.distributed.init_process_group("nccl")
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-net = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.BatchNorm2d(64), torch.nn.ReLU(), torch.nn.Flatten())
-net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net) if "sync" in sys.argv else net
-net = torch.nn.parallel.DistributedDataParallel(net.cuda())
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(4):
-    net(torch.randn(16, 3, 64, 64, device="cuda")).square().mean().backward()
-    optimizer.step()
+net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.Flatten())
+net = nn.SyncBatchNorm.convert_sync_batchnorm(net) if "sync" in sys.argv else net
 """
-    file = program(text)
+    lines = "net(torch.randn(16, 3, 64, 64, device=dev)).square().mean().backward()"
+    file = program(trains(lines, "nn.parallel.DistributedDataParallel(net.cuda())", before))
     line = ["torchrun", "--nproc-per-node", "2", str(file)]
     found, own = (rehearse([*line, *more], python=sys.executable) for more in (["sync"], []))
     assert found.allocated_bytes == pytest.approx(own.allocated_bytes, rel=0.001)
@@ -480,43 +448,38 @@ for _ in range(4):
 
 def test_fourier_transforms_take_a_work_area_and_copy_what_becomes_real(program) -> None:
     text = """
-import torch
-weight = torch.nn.Parameter(torch.ones(1, device="cuda"))
-optimizer = torch.optim.SGD([weight], 0.1)
-for _ in range(4):
-    image = torch.randn(4, 256, 256, 8, device="cuda")  # 8 MiB
-    over_rows = torch.fft.rfft2(image, dim=(1, 2))
-    assert over_rows.shape == (4, 256, 129, 8) and over_rows.stride(2) == 1  # the channels lie outside
-    assert torch.fft.fft(over_rows, dim=3).shape == over_rows.shape
-    back = torch.fft.irfft2(over_rows, s=(256, 256), dim=(1, 2))
-    assert back.shape == image.shape
-    del image, back
-    torch.fft.irfft(over_rows, dim=2).sum().mul(weight).sum().backward()
-    optimizer.step()
+image = torch.randn(4, 256, 256, 8, device=dev)  # 8 MiB
+over_rows = torch.fft.rfft2(image, dim=(1, 2))
+assert over_rows.shape == (4, 256, 129, 8) and over_rows.stride(2) == 1  # the channels lie outside
+assert torch.fft.fft(over_rows, dim=3).shape == over_rows.shape
+back = torch.fft.irfft2(over_rows, s=(256, 256), dim=(1, 2))
+assert back.shape == image.shape
+del image, back
+torch.fft.irfft(over_rows, dim=2).sum().mul(net[0]).sum().backward()
 """
-    found = rehearse([sys.executable, program(text)])
+    found = rehearse([sys.executable, program(trains(text, "nn.ParameterList([torch.ones(1)])"))])
     rows = 4 * 256 * 129 * 8 * 8
     image = 4 * 256 * 256 * 8 * 4
     with_copy_and_area = image + rows + (image + rows + rows)
     assert found.allocated_bytes == pytest.approx(with_copy_and_area, rel=0.02)
 
 
-ENCODES = """
-import torch, torch.nn as nn
-encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True), 2).cuda().eval()
-attention = nn.MultiheadAttention(256, 4, batch_first=True).cuda().eval()
-weight = nn.Parameter(torch.ones(1, device="cuda"))
-optimizer = torch.optim.SGD([weight], 0.1)
-tokens = torch.randn(8, 512, 256, device="cuda")
-padding = (torch.arange(512)[None] >= torch.tensor([128] * 8)[:, None]).cuda()
-for _ in range(4):
-    with torch.no_grad():
-        made = {}
-        assert made.shape == tokens.shape
-    del made
-    weight.sum().backward()
-    optimizer.step()
-"""
+ENCODES = trains(
+    """
+with torch.no_grad():
+    made = {}
+    assert made.shape == tokens.shape
+del made
+net[0].sum().backward()
+""",
+    "nn.ParameterList([torch.ones(1)])",
+    """
+encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True), 2).to(dev).eval()
+attention = nn.MultiheadAttention(256, 4, batch_first=True).to(dev).eval()
+tokens = torch.randn(8, 512, 256, device=dev)
+padding = (torch.arange(512)[None] >= torch.tensor([128] * 8)[:, None]).to(dev)
+""",
+)
 
 
 @pytest.mark.parametrize(

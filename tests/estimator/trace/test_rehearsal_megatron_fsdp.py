@@ -4,25 +4,22 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from rehearsed import rehearse
+from rehearsed import rehearse, trains
 
 pytest.importorskip("torch")
 
-TOGETHER = """
-import torch, torch.distributed as dist
-dist.init_process_group("nccl")
-net = torch.nn.Linear(1024, 1024, bias=False).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    net(torch.ones(1, 1024).cuda()).sum().backward()
-    gathered = [torch.empty(2 * 1024, 1024).cuda() for _ in range(2)]
-    with dist._coalescing_manager(async_ops=True) as together:
-        for each in gathered:
-            dist.all_gather_into_tensor(each, net.weight.grad)
-    together.wait()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
+TOGETHER = trains(
+    """
+net(torch.ones(1, 1024).to(dev)).sum().backward()
+gathered = [torch.empty(2 * 1024, 1024).to(dev) for _ in range(2)]
+with dist._coalescing_manager(async_ops=True) as together:
+    for each in gathered:
+        dist.all_gather_into_tensor(each, net.weight.grad)
+together.wait()
+""",
+    "nn.Linear(1024, 1024, bias=False)",
+    "import torch.distributed as dist\ndist.init_process_group('nccl')",
+)
 SHARDED = """
 import torch, torch.distributed as dist, torch.nn as nn
 from megatron_fsdp import MixedPrecisionPolicy, fully_shard

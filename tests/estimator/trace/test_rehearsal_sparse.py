@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from rehearsed import rehearse, rehearse_beside_cpu
+from rehearsed import rehearse, rehearse_beside_cpu, trains
 from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import CannotTellError
@@ -37,53 +37,48 @@ for step in range(3):
         each.step()
         each.zero_grad()
 """
-GRAPH = """
-import sys, torch, torch.nn as nn
-dev = sys.argv[1]
+GRAPH = trains(
+    """
+h = torch.relu(torch.spmm(adjacency, net[0](x)))
+h = torch.sparse.mm(other.coalesce(), net[1](h))
+h.square().mean().backward()
+""",
+    "nn.ModuleList([nn.Linear(64, 256), nn.Linear(256, 16)])",
+    """
 index = torch.stack([torch.arange(4000) // 4, torch.arange(4000) % 1000])
 adjacency = torch.sparse_coo_tensor(index, torch.ones(4000), (1000, 1000)).to(dev)
 other = torch.sparse_coo_tensor(index.clone().to(dev), torch.ones(4000, device=dev), (1000, 1000), device=dev)
 x = torch.randn(1000, 64, device=dev)
-a, b = nn.Linear(64, 256).to(dev), nn.Linear(256, 16).to(dev)
-optimizer = torch.optim.Adam([*a.parameters(), *b.parameters()])
-for step in range(3):
-    h = torch.relu(torch.spmm(adjacency, a(x)))
-    h = torch.sparse.mm(other.coalesce(), b(h))
-    h.square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-COMPRESSED = """
-import sys, torch, torch.nn as nn
-dev = sys.argv[1]
+""",
+    "Adam(net.parameters())",
+)
+COMPRESSED = trains(
+    """
+h = torch.relu(made @ net[0](x))
+h = torch.sparse.mm(moved, net[1](h))
+h = torch.addmm(net[2](h), kept, h) + torch.mm(made.t(), h) + (h.t() @ moved).t()
+h.square().mean().backward()
+""",
+    "nn.ModuleList([nn.Linear(64, 1024), nn.Linear(1024, 16), nn.Linear(16, 16)])",
+    """
 ends, columns = torch.arange(0, 4001, 4, device=dev), torch.arange(4000, device=dev) % 1000
 made = torch.sparse_csr_tensor(ends, columns, torch.ones(4000, device=dev), (1000, 1000), device=dev)
 moved = torch.eye(1000).to_sparse_csr().to(dev)
 kept = torch.sparse_coo_tensor(torch.stack([columns, columns]), torch.ones(4000, device=dev), (1000, 1000))
 kept = kept.coalesce().to_sparse_csr()
-x = torch.randn(1000, 64, device=dev)
-a, b, c = nn.Linear(64, 1024).to(dev), nn.Linear(1024, 16).to(dev), nn.Linear(16, 16).to(dev)
-optimizer = torch.optim.Adam([*a.parameters(), *b.parameters(), *c.parameters()])
-for step in range(3):
-    h = torch.relu(made @ a(x))
-    h = torch.sparse.mm(moved, b(h))
-    h = torch.addmm(c(h), kept, h) + torch.mm(made.t(), h) + (h.t() @ moved).t()
-    h.square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
 assert made.layout is moved.layout is kept.layout is torch.sparse_csr
 assert moved.device.type == dev and moved.values().shape == (1000,)
-"""
-DENSE = """
-import torch
-weight = torch.nn.Parameter(torch.randn(64, 8, device="cuda"))
-dense = torch.eye(64, device="cuda").square().to_sparse_csr()
+x = torch.randn(1000, 64, device=dev)
+""",
+    "Adam(net.parameters())",
+)
+DENSE = trains(
+    "torch.sparse.mm(dense, net.weight).sum().backward()",
+    before="""
+dense = torch.eye(64, device=dev).square().to_sparse_csr()
 assert dense.values().shape == (64 * 64,) and dense.to_sparse_csc().ccol_indices().shape == (65,)
-optimizer = torch.optim.SGD([weight], 0.1)
-for _ in range(3):
-    torch.sparse.mm(dense, weight).sum().backward()
-    optimizer.step()
-"""
+""",
+)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +103,7 @@ def test_sparse_tensors_take_what_their_parts_take(program, text: str) -> None:
 
 def test_a_dense_matrix_on_the_gpu_has_as_many_elements_as_it_can_once_it_is_compressed(program) -> None:
     found = rehearse([sys.executable, program(DENSE)])
-    assert any("train.py:4 makes a sparse tensor whose elements depend on values" in each for each in found.warnings)
+    assert any("train.py:3 makes a sparse tensor whose elements depend on values" in each for each in found.warnings)
 
 
 def test_the_product_of_two_compressed_matrices_ends_with_a_sentence(program) -> None:

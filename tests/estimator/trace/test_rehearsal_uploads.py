@@ -7,19 +7,14 @@ from pathlib import Path
 
 import pytest
 from local_server import LocalServer
-from rehearsed import rehearse
+from rehearsed import rehearse, trains
 from slow_cases import quick_every
 
 pytest.importorskip("torch")
 
-STEPS = """
-import torch
-net = torch.nn.Linear(4, 4).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(4):
-    net(torch.ones(2, 4, device="cuda")).sum().backward()
-    optimizer.step()
-"""
+
+def steps_after(text: str) -> str:
+    return trains("net(torch.ones(2, 64, device=dev)).sum().backward()", before=text)
 
 
 class Server(LocalServer):
@@ -138,7 +133,7 @@ asyncio.run(run())
 )
 def test_a_request_that_writes_fails_to_connect_and_is_told(program, server, client, text, not_sent) -> None:
     pytest.importorskip(client)
-    found = rehearse([sys.executable, program(text + STEPS), server.address])
+    found = rehearse([sys.executable, program(steps_after(text)), server.address])
     assert found.warnings == tuple(f"a {each} was not sent." for each in not_sent)
     assert len(server.requests) == (3 if client == "http" else 2)
     assert {each.partition(" ")[0] for each in server.requests} == {"GET"}
@@ -210,4 +205,4 @@ PACKAGES = {
 def test_loggers_do_not_upload_whatever_the_program_asks_for(program) -> None:
     for name, text in PACKAGES.items():
         Path(f"{name}.py").write_text(text, encoding="utf-8")
-    assert not rehearse([sys.executable, program(LOGGERS + STEPS)]).warnings
+    assert not rehearse([sys.executable, program(steps_after(LOGGERS))]).warnings

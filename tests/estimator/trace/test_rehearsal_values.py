@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from rehearsed import rehearse, rehearse_beside_cpu
+from rehearsed import rehearse, rehearse_beside_cpu, trains
 from slow_cases import quick_every
 
 pytest.importorskip("torch")
@@ -99,16 +99,7 @@ def test_bounds_end_where_a_tensor_is_written_into(program) -> None:
     assert any("train.py:18 branches on a value" in each for each in found.answer.doubts)
 
 
-GOES_ON = """
-import torch, torch.nn as nn
-net = nn.Linear(64, 64).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for step in range(3):
-    out = net(torch.randn(512, 64).cuda())
-    {}
-    out.square().mean().backward()
-    optimizer.step()
-"""
+GOES_ON = trains("out = net(torch.randn(512, 64).to(dev))\n{}\nout.square().mean().backward()")
 
 
 @pytest.mark.parametrize(
@@ -142,19 +133,10 @@ def test_a_mask_that_is_written_into_at_known_places_has_as_many_elements_at_mos
     )
     found = rehearse([sys.executable, program(GOES_ON.format("\n    ".join(lines))), "cuda"])
     assert {each.steps for each in found.answer.steps} == {3}
-    assert any("train.py:9 makes a tensor whose size depends on values" in each for each in found.answer.doubts)
+    assert any("train.py:10 makes a tensor whose size depends on values" in each for each in found.answer.doubts)
 
 
-LOOP = """
-import torch, torch.nn as nn
-net = nn.Linear(64, 64).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for step in range(3):
-    net(torch.randn(512, 64).cuda()).square().mean().backward()
-    optimizer.step()
-    while {}:
-        pass
-"""
+LOOP = trains("net(torch.randn(512, 64).to(dev)).square().mean().backward()\nwhile {}:\n    pass")
 
 
 @pytest.mark.parametrize(
@@ -175,78 +157,54 @@ def test_a_loop_that_only_values_end_is_ended(program, condition: str) -> None:
     assert any("train.py:8 reads values in a loop" in each for each in found.answer.doubts)
 
 
-COUNTED = """
-import torch, torch.nn as nn
-net = nn.Linear(64, 64).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for step in range(3):
-    mask = torch.rand(2, 8, device="cuda") > 0.5
-    kept = torch.randn(2, 8, 64, device="cuda")[mask]
-    sum(net(each).square().sum() for each in kept.split(mask.sum(1).tolist())).backward()
-    optimizer.step()
-"""
-
-
 def test_a_mask_takes_as_many_elements_as_its_sum_says(program) -> None:
-    found = rehearse([sys.executable, program(COUNTED), "cuda"])
+    text = """
+mask = torch.rand(2, 8, device=dev) > 0.5
+kept = torch.randn(2, 8, 64, device=dev)[mask]
+sum(net(each).square().sum() for each in kept.split(mask.sum(1).tolist())).backward()
+"""
+    found = rehearse([sys.executable, program(trains(text))])
     assert {each.steps for each in found.answer.steps} == {3}
 
 
 SAMPLER = """
-import sys, torch
-dev = sys.argv[1]
-net = torch.nn.Linear(64, 256).to(dev)
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-kept = torch.rand(2, 4000, 64, device=dev)
-for step in range(4):
-    chosen = []
-    for labels in torch.randint(0, 2, (2, 4000), device=dev):
-        masks = []
-        for wanted, most in ((labels >= 1, 128), (labels == 0, 384)):
-            places = torch.where(wanted)[0]
-            places = places[torch.randperm(places.numel(), device=dev)[: min(places.numel(), most)]]
-            mask = torch.zeros_like(labels, dtype=torch.uint8)
-            mask[places] = 1
-            masks.append(mask)
-        chosen.append(torch.where(masks[0] | masks[1])[0])
-    rows = torch.cat([each[index] for each, index in zip(kept, chosen)])
-    assert rows.shape == (1024, 64), rows.shape
-    del chosen, labels, masks, wanted, places, mask
-    net(rows).exp().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
+chosen = []
+for labels in torch.randint(0, 2, (2, 4000), device=dev):
+    masks = []
+    for wanted, most in ((labels >= 1, 128), (labels == 0, 384)):
+        places = torch.where(wanted)[0]
+        places = places[torch.randperm(places.numel(), device=dev)[: min(places.numel(), most)]]
+        mask = torch.zeros_like(labels, dtype=torch.uint8)
+        mask[places] = 1
+        masks.append(mask)
+    chosen.append(torch.where(masks[0] | masks[1])[0])
+rows = torch.cat([each[index] for each, index in zip(kept, chosen)])
+assert rows.shape == (1024, 64), rows.shape
+del chosen, labels, masks, wanted, places, mask
+net(rows).exp().mean().backward()
 """
 
 
 def test_what_a_sampler_marks_in_a_mask_of_zeros_is_counted(program) -> None:
-    rehearse_beside_cpu(program(SAMPLER))
-
-
-MASKED = """
-import torch
-net = torch.nn.Linear(4, 1).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-lengths = torch.tensor([3, 5, 2])
-for step in range(3):
-    mask = torch.arange(5).to("cuda") < lengths.cuda().unsqueeze(1)
-    predicted = net(torch.randn(3, 5, 4).cuda()).squeeze(-1).masked_select(mask)
-    target = torch.randn(3, 5).cuda().masked_select(mask)
-    torch.nn.functional.mse_loss(predicted, target).backward()
-    optimizer.step()
-"""
+    rehearse_beside_cpu(program(trains(SAMPLER, "nn.Linear(64, 256)", "kept = torch.rand(2, 4000, 64, device=dev)")))
 
 
 def test_a_known_mask_selects_as_many_of_unknown_values(program) -> None:
-    assert not rehearse([sys.executable, program(MASKED)]).warnings
+    text = """
+mask = torch.arange(5).to(dev) < lengths.to(dev).unsqueeze(1)
+predicted = net(torch.randn(3, 5, 4).to(dev)).squeeze(-1).masked_select(mask)
+target = torch.randn(3, 5).to(dev).masked_select(mask)
+nn.functional.mse_loss(predicted, target).backward()
+"""
+    lengths = "lengths = torch.tensor([3, 5, 2])"
+    assert not rehearse([sys.executable, program(trains(text, "nn.Linear(4, 1)", lengths))]).warnings
 
 
 PLACED = """
-import sys, torch
-device = sys.argv[1]
-class Placed(torch.nn.Module):
+class Placed(nn.Module):
     def __init__(self):
         super().__init__()
-        self.rows = torch.nn.Parameter(torch.ones(2048, 512))
+        self.rows = nn.Parameter(torch.ones(2048, 512))
         places = self.rows.new_zeros((3072,), dtype=torch.bool).view(3, -1)
         places[[True, False, True], :] = True
         self.places = places.view(-1)
@@ -254,22 +212,15 @@ class Placed(torch.nn.Module):
         whole = self.rows.new_zeros((len(self.places), 512))
         whole[self.places] = self.rows
         return x @ whole.T
-model = Placed().to(device)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for step in range(3):
-    model(torch.ones(8, 512, device=device)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
 """
 
 
 def test_rows_that_a_mask_of_marked_parts_places(program) -> None:
-    rehearse_beside_cpu(program(PLACED))
+    rehearse_beside_cpu(program(trains("net(torch.ones(8, 512, device=dev)).sum().backward()", "Placed()", PLACED)))
 
 
 EXPERTS = """
-import sys, torch, torch.nn as nn, torch.nn.functional as F
-dev, wide, count, chosen, tokens = sys.argv[1], 128, 8, 2, 1024
+wide, count, chosen, tokens = 128, 8, 2, 1024
 class Experts(nn.Module):
     def __init__(self, form):
         super().__init__()
@@ -285,7 +236,7 @@ def of_each_place(x, weights, places, y, experts):
         y.index_add_(0, token, expert(x[token]) * weights[token, rank, None])
     return y
 def of_places_that_are_hit(x, weights, places, y, experts):
-    masks = F.one_hot(places, num_classes=count).permute(2, 1, 0)
+    masks = nn.functional.one_hot(places, num_classes=count).permute(2, 1, 0)
     for at in torch.greater(masks.sum(dim=(-1, -2)), 0).nonzero():
         rank, token = torch.where(masks[at].squeeze(0))
         y.index_add_(0, token, experts[int(at)](x[None, token].reshape(-1, wide)) * weights[token, rank, None])
@@ -311,43 +262,33 @@ COUNTS = (
 )
 forms = [of_each_place, of_places_that_are_hit, of_any_rank, *map(sorted_by, COUNTS)]
 torch.manual_seed(0)
-net = nn.Sequential(*(Experts(form) for form in forms)).to(dev)
-optimizer = torch.optim.SGD(net.parameters(), 0.01)
-for step in range(3):
-    net(torch.randn(tokens, wide, device=dev)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
 """
 
 
 def test_experts_in_a_loop_share_the_tokens_equally(program) -> None:
-    found = rehearse_beside_cpu(program(EXPERTS))
+    lines = "net(torch.randn(tokens, wide, device=dev)).square().mean().backward()"
+    net = "nn.Sequential(*(Experts(form) for form in forms))"
+    found = rehearse_beside_cpu(program(trains(lines, net, EXPERTS)))
     assert any("each expert is assumed to get an equal share" in each for each in found.answer.doubts)
     assert not any("largest is assumed" in each for each in found.answer.doubts)
     assert found.budget.peak.allocated_range.high_bytes > found.allocated_bytes * 1.05
 
 
-GROUPED = """
-import torch, torch.nn as nn
-router, experts = nn.Linear(64, 8).cuda(), nn.Parameter(torch.randn(8, 64, 64, device="cuda"))
-optimizer = torch.optim.SGD([*router.parameters(), experts], 0.01)
-for step in range(3):
-    x, labels = torch.randn(256, 64, device="cuda"), torch.arange(256).cuda()
-    weights, places = router(x).softmax(-1).max(-1)
-    ends = torch.histc(places.float(), bins=8, min=0, max=7).cumsum(0)
-    y = (x[places.argsort()] @ experts[0]) * weights[:, None]
-    assert int((labels != -100).sum()) == 256 and not labels.is_shared()
-    is_bad = y.mean().isnan() | y.mean().isinf()
-    if is_bad:
-        continue
-    y.square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-
-
 def test_shares_that_no_size_depends_on_are_no_doubt(program) -> None:
-    assert not rehearse([sys.executable, program(GROUPED)]).warnings
+    text = """
+x, labels = torch.randn(256, 64, device=dev), torch.arange(256).to(dev)
+weights, places = net(x).softmax(-1).max(-1)
+ends = torch.histc(places.float(), bins=8, min=0, max=7).cumsum(0)
+y = (x[places.argsort()] @ experts[0]) * weights[:, None]
+assert int((labels != -100).sum()) == 256 and not labels.is_shared()
+is_bad = y.mean().isnan() | y.mean().isinf()
+if is_bad:
+    continue
+y.square().mean().backward()
+"""
+    experts = "experts = nn.Parameter(torch.randn(8, 64, 64, device=dev))"
+    both = "SGD([*net.parameters(), experts], 0.01)"
+    assert not rehearse([sys.executable, program(trains(text, "nn.Linear(64, 8)", experts, both))]).warnings
 
 
 ANSWERS = """
