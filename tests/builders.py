@@ -9,6 +9,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.attach.attachment import Attachment
+from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.fleet import FleetGpu, FleetProcess, HostReading, RankFacts
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MigReading, Snapshot, Source, WatchedJob
@@ -81,6 +82,13 @@ def make_gpu(index: int = 0, processes: Sequence[GpuProcess] = (), **changes: An
         "read_at": 2_000.0,
     }
     return GpuReading(**(facts | changes))
+
+
+def make_device(index: int = 0, free: float | None = 80, **changes: Any) -> DeviceCapacity:
+    """Make the capacity of an 80 GiB GPU of which so many GiB are free; None: that is unknown."""
+    facts: dict[str, Any] = {"uuid": None, "name": "card", "total_bytes": 80 * GIB}
+    facts["free_bytes"] = None if free is None else round(free * GIB)
+    return DeviceCapacity(index=index, **(facts | changes))
 
 
 def make_snapshot(gpus: Sequence[GpuReading], *, time: float = 2_000.0, **changes: Any) -> Snapshot:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from builders import make_gpu, make_process
 from slow_cases import first_quick
 from waiting import until
 
@@ -77,26 +76,6 @@ def test_models_are_looked_up_in_the_cache_of_the_process(start, script, tmp_pat
     assert attached.estimate_environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     assert "hf_secret" not in str(attached)
     assert attached.reading.value("training.precision") == "fp16"
-
-
-@pytest.mark.slow
-@needs_torch
-def test_any_torchrun_process_leads_to_all_ranks(start, script, flags) -> None:
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    launcher = start([*run, script(SLEEPS), *flags()], ready=2, CUDA_VISIBLE_DEVICES="5,6")
-    attached = read_run(launcher)
-    assert [(rank.rank, rank.local_rank, rank.gpu_hint) for rank in attached.ranks] == [(0, 0, "5"), (1, 1, "6")]
-    assert [(rank.gpu_assignment.gpu, rank.gpu_assignment.certainty) for rank in attached.ranks] == [
-        (5, "likely"),
-        (6, "likely"),
-    ]
-    gpus = [make_gpu(7, [make_process(attached.ranks[1].pid, 20, start_time=attached.ranks[1].start_time)])]
-    assert [each["gpu"] for each in attached.with_gpu_assignments(gpus).to_json()["ranks"]] == [None, 7]
-    assert attached.launcher == "torchrun"
-    assert attached.reading.value("parallel.strategy") == "ddp"
-    assert attached.reading.value("parallel.data_replicate") == 2
-    from_second = read_run(attached.ranks[1].pid)
-    assert (from_second.ranks, from_second.reading.job()) == (attached.ranks, attached.reading.job())
 
 
 @pytest.mark.parametrize("method", first_quick(["spawn", "fork"]))

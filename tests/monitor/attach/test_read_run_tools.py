@@ -160,17 +160,6 @@ def test_axolotl_resolved_configuration_log(run: Run, site: Site) -> None:
     assert attachment.reading.evidence()["training.micro_batch"] == "debug.log of the run: micro_batch_size"
 
 
-FACTORY = "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: lora\ncutoff_len: 300\nbf16: true\noutput_dir: out\n"
-
-
-def test_llamafactory_web_ui_run_is_read_from_its_own_file(run: Run, site: Site) -> None:
-    (site.root / "out").mkdir()
-    (site.root / "out" / "training_args.yaml").write_text(FACTORY)
-    attachment = read_run(run([*site.command("llamafactory-cli"), "train", "out/training_args.yaml"]))
-    assert found(attachment, "training.sequence_length", "parallel.strategy") == [300, None]
-    assert attachment.reading.evidence()["training.sequence_length"] == "training_args.yaml: cutoff_len"
-
-
 TUNE = """
 output_dir: OUT
 model: {_component_: torchtune.models.llama3_1.qlora_llama3_1_8b, lora_rank: 8, lora_attn_modules: [q_proj]}
@@ -193,27 +182,6 @@ def test_torchtune_registry_name(run: Run, site: Site, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "torchtune_config.yaml").write_text(TUNE.replace("600", "601").replace("OUT", "out"))
     assert found(read_run(pid), "training.sequence_length") == [601]
-
-
-AUTOMODEL = """
-recipe: TrainFinetuneRecipeForNextTokenPrediction
-step_scheduler: {local_batch_size: 1, global_batch_size: 16}
-model: {_target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained, pretrained_model_name_or_path: gpt2}
-dataset: {seq_length: 256}
-distributed: {strategy: fsdp2, activation_checkpointing: true}
-"""
-
-
-def test_automodel(run: Run, site: Site) -> None:
-    (site.root / "cfg.yaml").write_text(AUTOMODEL)
-    recipe = site.program("nemo_automodel/recipes/llm/train_ft.py")
-    override = "--step_scheduler.local_batch_size=4"
-    children = torchrun_workers([*PYTHON, recipe, "-c", str(site.root / "cfg.yaml"), override], 2)
-    line = [*site.command("automodel", children=children), "cfg.yaml", "--nproc-per-node", "2", override]
-    attachment = attach_from_every_process(run(line, ready=2), ranks=2)
-    keys = ("training.micro_batch", "training.sequence_length", "training.gradient_accumulation")
-    assert found(attachment, *keys) == [4, 256, 2]
-    assert found(attachment, "training.activation_checkpointing", "parallel.data_shard") == ["full", 2]
 
 
 def test_litgpt_with_ranks_started_by_the_first_rank(run: Run, site: Site) -> None:

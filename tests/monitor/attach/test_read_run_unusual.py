@@ -25,17 +25,13 @@ def test_an_impossible_pid_is_an_error(pid: int) -> None:
         read_run(pid)
 
 
-def test_a_pid_without_a_process_is_an_error(start_python) -> None:
-    process = start_python("")
-    process.wait()
-    with pytest.raises(InputError, match=f"no process {process.pid}"):
-        read_run(process.pid)
-
-
-def test_a_zombie_is_an_error(start_python) -> None:
+def test_a_zombie_and_a_pid_without_a_process_are_errors(start_python) -> None:
     process = start_python("")
     until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
     with pytest.raises(CannotTellError, match="has ended already"):
+        read_run(process.pid)
+    process.wait()
+    with pytest.raises(InputError, match=f"no process {process.pid}"):
         read_run(process.pid)
 
 

@@ -3,7 +3,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 import pytest
-from builders import make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
+from builders import make_budget, make_device, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 
 from vramtop.estimator.budget import Budget, RankPeak
 from vramtop.estimator.common.errors import InputError
@@ -12,7 +12,6 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Inference, Job, ModelSpec, Parallel, Target, Training
 from vramtop.monitor.board.board import Board, ProcessRow
-from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.board.process_groups import group_processes
 from vramtop.monitor.board.watchlist import Watchlist
@@ -291,11 +290,9 @@ def test_memory_that_a_growing_process_will_take_is_not_free_for_a_pending_job(p
 
 
 def test_a_pending_job_is_placed_where_nothing_grows() -> None:
-    free = {"uuid": None, "name": "card", "total_bytes": 80 * GIB}
-    filled = DeviceCapacity(index=0, free_bytes=79 * GIB, growth="sft grows, GPU 0 full in about 10 min", **free)
-    other = DeviceCapacity(index=1, free_bytes=60 * GIB, **free)
-    found = check_fit(make_budget(), [filled, other])
+    filled = make_device(0, 79, growth="sft grows, GPU 0 full in about 10 min")
+    found = check_fit(make_budget(), [filled, make_device(1, 60)])
     assert (found.verdict, found.placement) == ("fits", (1,))
-    alone = check_fit(make_budget(), [filled, replace(other, free_bytes=30 * GIB)])
+    alone = check_fit(make_budget(), [filled, make_device(1, 30)])
     assert (alone.verdict, alone.placement) == ("tight", (0,))
     assert alone.sentence.endswith("; sft grows, GPU 0 full in about 10 min")

@@ -106,12 +106,6 @@ def test_figures_of_a_job_are_those_of_its_row(board) -> None:
     assert samples(text, "vramtop_process_steps_total") == [(labels, 240)]
 
 
-def test_ranks_say_which_run_they_are_of(board) -> None:
-    ((labels, _),) = samples(serve(board), "vramtop_process_run_info")
-    facts = {"run": "10", "rank": "3", "world_size": "16", "master": "node01:29500"}
-    assert {name: labels[name] for name in facts} == facts
-
-
 def test_pending_jobs_of_one_name_are_told_apart(board) -> None:
     text = serve(board)
     verdicts = {

@@ -62,7 +62,7 @@ def test_what_alerts_need_is_passed_on():
     (process,) = host.gpus[0].processes
     assert process.status == "growing"
     assert process.full_seconds == pytest.approx((79.5 - 1 - 36.8) / 0.02, rel=0.05)
-    assert [gpu.is_lost for gpu in host.gpus] == [False, True, False]
+    assert [(gpu.is_lost, gpu.is_asleep) for gpu in host.gpus] == [(False, False), (True, False), (False, True)]
     assert host.unlisted == host.faults == ("GPU 3 is gone",)
 
 
@@ -72,12 +72,3 @@ def test_a_hanging_driver_is_said():
     watchlist = Watchlist(estimate=make_budget)
     host = reading_of_board(watchlist.update(make_snapshot([make_gpu(0, [], faults=(quiet, fault))])), host="a")
     assert (host.gpus[0].is_stale, host.gpus[0].fault) == (True, "the driver does not answer")
-
-
-@pytest.mark.parametrize(("code", "is_lost"), [("GPU_IS_LOST", True), ("ASLEEP", False)])
-def test_a_gpu_that_sleeps_is_not_lost(code, is_lost):
-    fault = Fault(field=None, code=code, message="it does not answer")
-    silent = replace(make_gpu(0, faults=(fault,)), total_bytes=None, used_bytes=None, free_bytes=None, processes=None)
-    host = reading_of_board(Watchlist(estimate=make_budget).update(make_snapshot([silent])), host="a")
-    (gpu,) = msgspec.json.decode(msgspec.json.encode(host), type=HostReading).gpus
-    assert (gpu.is_lost, gpu.is_asleep) == (is_lost, not is_lost)

@@ -253,26 +253,6 @@ def test_readings_alone_are_kept_when_memory_has_settled(machine: Machine) -> No
     assert (found.observed.device_source, found.observed.allocated_bytes) == ("readings", None)
 
 
-def test_runs_of_other_users_are_not_kept(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = os.geteuid() + 1
-    monkeypatch.setattr("vramtop.monitor.history.run_recorder.os.geteuid", lambda: other)
-    machine.tick(38, steps=2)
-    assert machine.runs == ()
-
-
-@pytest.mark.parametrize("kind", ["recording", "demo"])
-def test_a_recording_is_not_kept(machine: Machine, kind: str) -> None:
-    machine.kind = kind
-    machine.tick(38, steps=2)
-    assert machine.runs == ()
-
-
-def test_guessed_settings_are_not_kept(machine: Machine) -> None:
-    machine.watchlist.add_run(WatchedJob(job=JOB, pids=(machine.key,), missing=("training.micro_batch",)))
-    machine.tick(38, steps=2)
-    assert machine.runs == ()
-
-
 def test_a_correction_is_not_kept_as_a_prediction(machine: Machine) -> None:
     """Otherwise each correction would correct the next one."""
     from vramtop.estimator.budget import Learned
@@ -298,3 +278,16 @@ def test_a_history_that_cannot_be_written_is_said_once(machine: Machine, monkeyp
     machine.tick(39, steps=3)
     machine.tick(40, steps=4)
     assert machine.said == ["history.json cannot be written: Read-only file system."]
+
+
+@pytest.mark.parametrize("what", ["recording", "demo", "guessed settings", "another user's"])
+def test_what_is_not_kept(machine: Machine, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = os.geteuid() + 1
+    if what == "another user's":
+        monkeypatch.setattr("vramtop.monitor.history.run_recorder.os.geteuid", lambda: other)
+    elif what == "guessed settings":
+        machine.watchlist.add_run(WatchedJob(job=JOB, pids=(machine.key,), missing=("training.micro_batch",)))
+    else:
+        machine.kind = what
+    machine.tick(38, steps=2)
+    assert machine.runs == ()

@@ -2,17 +2,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from builders import make_budget
+from builders import make_budget, make_device
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.host_need import HostNeed
-from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.fit import check_fit, with_host_memory
 from vramtop.monitor.host.available_ram import available_host_memory, host_verdict
 
 NEED = HostNeed(process=GIB, loaded=10 * GIB, loads_once=False, mapped=5 * GIB, optimizer=8 * GIB)
-ROOM = DeviceCapacity(index=0, uuid=None, name=None, total_bytes=80 * GIB, free_bytes=80 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +26,7 @@ def test_verdicts(available: int, ranks: int, verdict: str) -> None:
 
 def test_a_job_that_fits_the_gpus_but_not_the_host_does_not_fit() -> None:
     budget = replace(make_budget(), host=NEED)
-    on_gpus = check_fit(budget, [ROOM])
+    on_gpus = check_fit(budget, [make_device()])
     assert on_gpus.verdict == "fits"
     small = with_host_memory(on_gpus, budget, 4 * GIB, ranks=1)
     assert small.verdict == "does_not_fit"

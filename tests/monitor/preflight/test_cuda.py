@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_gpu, make_snapshot
+from builders import make_device, make_gpu, make_snapshot
 from fake_driver import FakeGpu
 
 from vramtop.estimator.common.records import replace
@@ -13,7 +13,7 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Rollout, Software, Training
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
-from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.board.capacity import device_capacities
 from vramtop.monitor.preflight.assigned_gpus import target_devices
 from vramtop.monitor.preflight.checks.cuda import (
     check_compute_capability,
@@ -35,10 +35,7 @@ def ddp(ranks: int) -> Job:
 
 def machine_elsewhere(name: str) -> Machine:
     card = find_gpu(name)
-    device = DeviceCapacity(
-        index=0, uuid=None, name=card.label, total_bytes=card.total_bytes, free_bytes=card.total_bytes
-    )
-    return described_machine((device,), card)
+    return described_machine((make_device(name=card.label, total_bytes=card.total_bytes),), card)
 
 
 def test_the_driver_and_its_gpus_are_listed(make_context) -> None:
@@ -155,14 +152,9 @@ def test_a_gpu_without_kernels_is_named(make_context) -> None:
 
 def test_the_capability_of_a_described_gpu_comes_from_the_catalogue(make_context) -> None:
     old = TorchBuild(version="2.4.0", cuda="12.1", architectures=("sm_50", "sm_80", "sm_90"))
-    assert (
-        check_compute_capability(make_context(machine=machine_elsewhere("h100"), torch_build=lambda: old)).status
-        == "pass"
-    )
-    assert (
-        check_compute_capability(make_context(machine=machine_elsewhere("rtx-5090"), torch_build=lambda: old)).status
-        == "failure"
-    )
+    for name, status in (("h100", "pass"), ("rtx-5090", "failure")):
+        context = make_context(machine=machine_elsewhere(name), torch_build=lambda: old)
+        assert check_compute_capability(context).status == status
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +23,6 @@ from vramtop.monitor.probe.probe_reader import ProbeReader, ProbeSample, find_pr
 from vramtop.monitor.probe.publisher import encode_json
 from vramtop.monitor.probe.trainer import callback_class
 
-needs_torch = pytest.mark.skipif(find_spec("transformers") is None, reason="needs torch and transformers")
 Start = Callable[..., "subprocess.Popen[str]"]
 CUDA = """
     allocated = 5 << 20
@@ -202,34 +200,6 @@ def test_the_names_of_what_is_trained_are_published_in_few_words() -> None:
     assert {name for name in [*names, "lm_head.weight"] if rules.trains(name)} == trained
     names.clear()
     assert trainer._trained_names(Model()) is None  # everything trains
-
-
-@pytest.mark.slow
-@needs_torch
-def test_a_real_trainers_settings_model_and_steps_are_published(tmp_path: Path, start_program) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        textwrap.dedent("""
-            import time
-            import torch
-            from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
-            config = LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
-                                 num_attention_heads=2)
-            data = [{"input_ids": torch.ones(8, dtype=torch.long), "labels": torch.ones(8, dtype=torch.long)}] * 8
-            arguments = TrainingArguments(output_dir="out", per_device_train_batch_size=2, max_steps=3, use_cpu=True,
-                                          report_to=[], hub_token="secret", save_strategy="no")
-            Trainer(LlamaForCausalLM(config), arguments, train_dataset=data).train()
-            time.sleep(60)
-        """)
-    )
-    environ = probed_environment({**os.environ, "HF_HUB_OFFLINE": "1"})
-    process = start_program([sys.executable, str(script)], cwd=tmp_path, env=environ)
-    sample = sample_of(process.pid, lambda sample: sample.steps == 3)
-    assert sample.trainer["per_device_train_batch_size"] == 2
-    assert "secret" not in repr(sample.trainer)
-    assert (sample.model["class"], sample.model["config"]["hidden_size"]) == ("LlamaForCausalLM", 16)
-    assert list(sample.model["parameters"]) == ["float32 trained"]
-    assert sample.devices == ()
 
 
 def test_a_script_can_report_its_own_facts(start_python: Start) -> None:

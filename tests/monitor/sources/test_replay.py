@@ -1,8 +1,5 @@
 """Replay of a recording: pace, end, loop, and rebased times."""
 
-import queue
-import time
-
 import pytest
 from builders import make_gpu, make_process, make_snapshot
 
@@ -10,7 +7,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.monitor.sources.recording import RecordingWriter
 from vramtop.monitor.sources.replay import ReplaySource
-from vramtop.monitor.sources.sampler import EndOfRecording, Sampler
+from vramtop.monitor.sources.sampler import EndOfRecording
 
 NOW = 50_000.0
 
@@ -71,9 +68,10 @@ def test_a_loop_restarts_after_the_usual_interval(play, clock):
     assert times(source, clock, 11) == [2000, 2001, 2002, None, None, 2005, None, None, 2000, 2001, 2002]
 
 
-def test_rebased_times_are_current_and_keep_their_intervals(play, clock):
-    source = play(rebase=True)
+def test_rebased_times_are_current_and_keep_their_intervals(play, recorded, clock):
+    source = play(rebase=True, kind="demo")
     first = source.read()
+    assert (first.source.kind, first.source.path, first.source.host) == ("demo", str(recorded), "gpubox-3")
     assert first.time == first.gpus[0].read_at == NOW
     newest, unknown = sorted(first.gpus[0].processes, key=lambda process: -process.pid)
     assert newest.start_time == NOW - 1000
@@ -88,19 +86,3 @@ def test_rebased_times_are_current_and_keep_their_intervals(play, clock):
 def test_times_of_a_rebased_loop_continue(play, clock):
     source = play(rebase=True, loop=True)
     assert times(source, clock, 9)[-1] == NOW + 8
-
-
-def test_the_source_is_named(play, recorded):
-    source = play(kind="demo").read().source
-    assert (source.kind, source.path, source.host) == ("demo", str(recorded), "gpubox-3")
-
-
-def test_the_sampler_plays_a_recording_to_its_end(recorded):
-    snapshots, errors = queue.Queue(), queue.Queue()
-    sampler = Sampler(ReplaySource(recorded, clock=lambda: 20 * time.monotonic()), 0.05, snapshots.put, errors.put)
-    sampler.start()
-    assert isinstance(errors.get(timeout=20), EndOfRecording)
-    assert sampler.stop(20)
-    found = [snapshots.get_nowait().time for _ in range(snapshots.qsize())]
-    assert (found[0], found[-1]) == (2000, 2005)
-    assert found == sorted(found)

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
+from builders import ScriptedSource, make_budget, make_device, make_gpu, make_process, make_snapshot
 from screen_host import screen_text
 from textual.widgets import Input
 from waiting import until_shown
@@ -19,7 +19,6 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import Training
 from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
 from vramtop.monitor.board.board import PendingRow
-from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app.app import VramtopApp
@@ -143,9 +142,8 @@ JOB = Job(name="sft; rm")
 
 
 def row(fits: bool, turned_at: float | None) -> PendingRow:
-    room = DeviceCapacity(index=3, uuid="GPU-3", name="card", total_bytes=80 * GIB, free_bytes=70 * GIB)
-    budget = make_budget(JOB)
-    return PendingRow(job=JOB, budget=budget, fit=check_fit(budget, [room]), fits=fits, fits_changed_at=turned_at)
+    fit = check_fit(budget := make_budget(JOB), [make_device(3, 70)])
+    return PendingRow(job=JOB, budget=budget, fit=fit, fits=fits, fits_changed_at=turned_at)
 
 
 async def test_each_change_of_fit_is_told_once() -> None:

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -11,7 +11,7 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.comparison import Comparison, Status, as_far_as_known, compare_with_budget
 from vramtop.monitor.board.run_phases import PhaseTracker
 from vramtop.monitor.board.watchlist import PendingFits
-from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters, Snapshot
+from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters
 
 
 def readings(*sizes: float | None, every: float = 1.0) -> list[tuple[float, int | None]]:
@@ -57,6 +57,8 @@ def test_a_small_job_is_under_budget_only_after_a_while() -> None:
     assert judge(budget, readings(*[20.0] * 70), running=7_200).status == "under"
     growing = [10 + n * 0.5 for n in range(40)]
     assert judge(budget, readings(*growing, every=10), running=400).status == "warming_up"
+    back = [30.0] + [16 + n * 0.01 for n in range(600)]  # dropped after loading, and grows back slowly
+    assert judge(budget, readings(*back), running=1_500).status == "warming_up"
 
 
 def test_reading_data_and_slow_loading_are_loading_for_an_hour() -> None:
@@ -66,12 +68,6 @@ def test_reading_data_and_slow_loading_are_loading_for_an_hour() -> None:
         assert judge(budget, held, running=minutes * 60).status == status
     slow = [0.5 + n * 7 / 1200 for n in range(1200)]  # 7 GiB in 20 minutes
     assert judge(budget, readings(*slow), running=1_200).status == "loading"
-
-
-def test_memory_that_rises_or_falls_is_not_settled() -> None:
-    budget = make_budget(device=37.65, low=38, high=44)
-    held = [30.0] + [16 + n * 0.01 for n in range(600)]  # dropped after loading, and grows back slowly
-    assert judge(budget, readings(*held), running=1_500).status == "warming_up"
 
 
 def test_a_job_that_once_reached_its_budget_stays_on_budget() -> None:
@@ -133,13 +129,6 @@ def test_growth_in_the_steady_phase_is_reported_with_the_time_to_the_limit() -> 
 )
 def test_memory_that_is_not_growing(held: list[float]) -> None:
     assert judge(make_budget(device=40, low=38, high=50), readings(*held)).status == "on_budget"
-
-
-def test_a_job_over_its_budget_is_on_budget_again_only_clearly_below_it() -> None:
-    budget = make_budget(device=40, low=38, high=44)
-    assert judge(budget, readings(43.9), previous="over").status == "over"
-    assert judge(budget, readings(43.9), previous="on_budget").status == "on_budget"
-    assert judge(budget, readings(43.0), previous="over").status == "on_budget"
 
 
 def test_growth_does_not_flicker() -> None:
@@ -215,31 +204,21 @@ def test_a_step_beyond_the_bound_changes_the_status_at_once(high: float, beyond:
     assert f"{format_gib(UNSEEN_BYTES + beyond)} GiB above" in found[1].sentence
 
 
-class PendingJob:
-    """A pending job on one GPU, and the verdict that is shown at each reading."""
-
-    def __init__(self, budget: Budget, gpu: Callable[[int], Snapshot], host: int | None = None) -> None:
-        self._fits, self._budget, self._gpu, self._host = PendingFits(), budget, gpu, host
-
-    def verdict(self, free: int) -> str | None:
-        snapshot = self._gpu(free)
-        (row,) = self._fits.rows(snapshot, {}, [(self._budget.job, self._budget)], self._host, {})
-        assert "0.0 GiB short" not in row.fit.sentence
-        return row.fit.verdict
-
-
-def one_gpu(free: int) -> Snapshot:
-    return make_snapshot([make_gpu(0, free_bytes=free)])
-
-
 @FIXTURES
 @given(at_high=st.booleans(), before=st.sampled_from([-1, 1]), wobble=WOBBLE)
 def test_the_verdict_of_a_pending_job_at_a_bound(at_high, before, wobble) -> None:
     budget = make_budget(Job(model=ModelSpec(id="gpt2")), device=40, low=38, high=44)
     bound = budget.peak.high_bytes if at_high else budget.peak.device_bytes
     below, above = ("tight", "fits") if at_high else ("unknown", "tight")
-    job = PendingJob(budget, one_gpu)
-    first = job.verdict(bound + before * GIB)
+    fits = PendingFits()
+
+    def verdict(free: int) -> str | None:
+        snapshot = make_snapshot([make_gpu(0, free_bytes=free)])
+        (row,) = fits.rows(snapshot, {}, [(budget.job, budget)], None, {})
+        assert "0.0 GiB short" not in row.fit.sentence
+        return row.fit.verdict
+
+    first = verdict(bound + before * GIB)
     assert first == (above if before > 0 else below)
-    assert {job.verdict(bound + offset) for offset in wobble} == {first}
-    assert job.verdict(bound - before * (UNSEEN_BYTES + 1)) == (below if before > 0 else above)
+    assert {verdict(bound + offset) for offset in wobble} == {first}
+    assert verdict(bound - before * (UNSEEN_BYTES + 1)) == (below if before > 0 else above)

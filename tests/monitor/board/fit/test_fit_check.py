@@ -1,9 +1,10 @@
 """Verdicts of the fit check: placement, alike devices, and a GPU that shares the host's memory."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_snapshot
+from builders import make_budget, make_device, make_gpu, make_process, make_snapshot
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from vramtop.estimator.advice.suggestions import candidate_changes
@@ -23,64 +24,53 @@ from vramtop.tui.cli.main import main
 FOUR = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="fsdp2", data_shard=4))
 
 
-def device(index: int, free: float | None, committed: float = 0) -> DeviceCapacity:
-    size = None if free is None else round(free * GIB)
-    return DeviceCapacity(
-        index=index,
-        uuid=None,
-        name="card",
-        total_bytes=80 * GIB,
-        free_bytes=size,
-        committed_bytes=round(committed * GIB),
-    )
-
-
 @pytest.mark.parametrize(
     ("free", "verdict"), [(50, "fits"), (41, "tight"), (37, "unknown"), (30, "does_not_fit"), (None, "unknown")]
 )
 def test_verdicts_by_range(free: float | None, verdict: str) -> None:
     budget = make_budget(device=37.65, low=36, high=44)  # expected: 16/16 of 37.65 GiB and less than 41
     assert budget.peak.device_bytes < 41 * GIB
-    found = check_fit(budget, [device(0, free)])
+    found = check_fit(budget, [make_device(0, free)])
     assert (found.verdict, found.gpus[0].verdict) == (verdict, verdict)
 
 
 def test_the_gpu_with_the_most_available_memory_is_chosen_and_gives_the_margin() -> None:
     budget = make_budget(high=41)
-    found = check_fit(budget, [device(0, 45), device(1, 70), device(2, 60, committed=30)])
+    found = check_fit(budget, [make_device(0, 45), make_device(1, 70), make_device(2, 60, committed_bytes=30 * GIB)])
     assert found.placement == (1,)
     assert found.margin_bytes == 70 * GIB - budget.peak.device_bytes
     assert "GPU 1" in found.sentence
 
 
 def test_committed_memory_is_not_available() -> None:
-    found = check_fit(make_budget(), [device(0, 70, committed=40)])
+    found = check_fit(make_budget(), [make_device(0, 70, committed_bytes=40 * GIB)])
     assert found.verdict == "does_not_fit"
     assert found.gpus[0].device.available_bytes == 30 * GIB
     assert found.margin_bytes < 0
 
 
 def test_the_margin_is_unknown_if_available_memory_is_unknown() -> None:
-    assert check_fit(make_budget(), [device(0, None)]).margin_bytes is None
+    assert check_fit(make_budget(), [make_device(0, None)]).margin_bytes is None
     assert check_fit(make_budget(), []).margin_bytes is None
-    found = check_fit(make_budget(FOUR, high=41), [*(device(n, 70) for n in range(3)), device(3, None)])
+    found = check_fit(make_budget(FOUR, high=41), [*(make_device(n, 70) for n in range(3)), make_device(3, None)])
     assert found.margin_bytes is None
     assert found.to_json()["margin_bytes"] is None
 
 
 def test_every_rank_needs_a_gpu_of_its_own() -> None:
     budget = make_budget(FOUR, high=41)
-    assert check_fit(budget, [device(n, 70) for n in range(4)]).verdict == "fits"
-    assert check_fit(budget, [device(0, 70), device(1, 70), device(2, 70), device(3, 20)]).verdict == "does_not_fit"
-    few = check_fit(budget, [device(0, 70), device(1, 70)])
+    assert check_fit(budget, [make_device(n, 70) for n in range(4)]).verdict == "fits"
+    three = [make_device(n, 70) for n in range(3)]
+    assert check_fit(budget, [*three, make_device(3, 20)]).verdict == "does_not_fit"
+    assert check_fit(budget, [*three, make_device(3, None)]).verdict == "unknown"
+    few = check_fit(budget, three[:2])
     assert few.verdict == "does_not_fit"
     assert "needs 4 GPUs" in few.sentence
-    assert check_fit(budget, [device(0, 70), device(1, 70), device(2, 70), device(3, None)]).verdict == "unknown"
 
 
-def stages(*needs: int) -> Budget:
+def pipeline(needs: Sequence[int], shards: int = 1) -> Budget:
     """The budget of a pipeline whose stages need these GiB."""
-    job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=len(needs)))
+    job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=len(needs), data_shard=shards))
     each = [RankPeak(device_bytes=n * GIB, low_bytes=(n - 1) * GIB, high_bytes=(n + 1) * GIB) for n in needs]
     return replace(make_budget(job, device=max(needs)), stages=tuple(each))
 
@@ -97,7 +87,7 @@ def stages(*needs: int) -> Budget:
     ],
 )
 def test_different_pipeline_stages_are_placed_by_their_needs(needs, free, verdict, placement) -> None:
-    found = check_fit(stages(*needs), [device(n, size) for n, size in enumerate(free)])
+    found = check_fit(pipeline(needs), [make_device(n, size) for n, size in enumerate(free)])
     assert (found.verdict, found.placement) == (verdict, placement)
     assert f"needs {min(needs)}.0 to {max(needs)}.0 GiB per GPU (uneven split)" in found.sentence
 
@@ -128,19 +118,6 @@ def test_a_lost_gpu_has_no_capacity() -> None:
     found = check_fit(make_budget(), device_capacities(make_snapshot([gone]), {}))
     assert (found.verdict, found.sentence) == ("does_not_fit", "needs 40.0 GiB; GPU 1 no longer answers")
     assert check_fit(make_budget(), device_capacities(make_snapshot([make_gpu(0), gone]), {})).placement == (0,)
-
-
-@given(st.lists(st.one_of(st.none(), st.integers(0, 80)), max_size=8), st.integers(1, 4))
-def test_a_job_fits_only_with_its_upper_bound_available_on_each_gpu(free: list[int | None], ranks: int) -> None:
-    from vramtop.estimator.estimation import estimate
-
-    job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=ranks))
-    budget = estimate(job)
-    found = check_fit(budget, [device(n, size) for n, size in enumerate(free)])
-    if found.verdict == "fits":
-        assert len(set(found.placement)) == ranks
-        assert all((free[index] or 0) * GIB >= budget.peak.high_bytes for index in found.placement)
-        assert found.margin_bytes >= 0
 
 
 HOST = HostNeed(process=GIB, loaded=0, loads_once=False, mapped=0, activations=29 * GIB)
@@ -194,20 +171,6 @@ def test_its_hosts_use_is_not_taken_for_memory_of_a_process_that_has_ended() -> 
         assert len(list(find_hidden_memory(SimpleNamespace(snapshot=make_snapshot([gpu]))))) == count
 
 
-def alike(count: int, free: int = 80, *, index: int = 0) -> DeviceCapacity:
-    return DeviceCapacity(index=index, uuid=None, name="card", total_bytes=80 * GIB, free_bytes=free * GIB, count=count)
-
-
-def singles(device: DeviceCapacity) -> list[DeviceCapacity]:
-    return [replace(device, index=index, count=1) for index in device.indices]
-
-
-def pipeline(needs: list[int], shards: int) -> Budget:
-    job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=len(needs), data_shard=shards))
-    each = [RankPeak(device_bytes=n * GIB, low_bytes=(n - 1) * GIB, high_bytes=(n + 1) * GIB) for n in needs]
-    return replace(make_budget(job, device=max(needs)), stages=tuple(each))
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     needs=st.lists(st.sampled_from([10, 20, 40, 79, 90]), min_size=1, max_size=5),
@@ -218,17 +181,17 @@ def test_alike_devices_give_the_result_of_single_ones(needs, shards, counts) -> 
     budget = pipeline(needs, shards)
     groups: list[DeviceCapacity] = []
     for count, free in counts:
-        groups.append(alike(count, free, index=sum(group.count for group in groups)))
+        groups.append(make_device(sum(group.count for group in groups), free, count=count))
     counted = check_fit(budget, groups)
-    listed = check_fit(budget, [device for group in groups for device in singles(group)])
+    listed = check_fit(budget, [replace(each, index=at, count=1) for each in groups for at in each.indices])
     assert counted.to_json() == listed.to_json()
     if " are each " not in counted.sentence:  # one sentence for all of them
         assert counted.sentence == listed.sentence
 
 
 def test_json_lists_no_more_than_the_first_and_says_how_many_there_are() -> None:
-    found = check_fit(pipeline([40], 1000000), [alike(1_000_008)]).to_json()
+    found = check_fit(pipeline([40], 1000000), [make_device(count=1_000_008)]).to_json()
     assert (len(found["gpus"]), len(found["placement"]), len(found["placement_uuids"])) == (MAX_LISTED,) * 3
     assert (found["gpus_total"], found["placement_total"]) == (1_000_008, 1_000_000)
     assert [gpu["index"] for gpu in found["gpus"]] == found["placement"] == list(range(MAX_LISTED))
-    assert "gpus_total" not in check_fit(pipeline([40], 8), [alike(8)]).to_json()
+    assert "gpus_total" not in check_fit(pipeline([40], 8), [make_device(count=8)]).to_json()

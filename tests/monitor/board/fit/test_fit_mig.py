@@ -1,7 +1,7 @@
 """Placement on MIG devices: each is a device of its own, and only jobs of one rank are placed there."""
 
 import pytest
-from builders import make_budget, make_gpu, make_mig_gpu, make_process, make_snapshot
+from builders import make_budget, make_device, make_gpu, make_mig_gpu, make_process, make_snapshot
 
 from vramtop.estimator.budget import RankPeak, RankPeaks
 from vramtop.estimator.common.records import replace
@@ -9,7 +9,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.estimator.serving_need import ServingNeed
 from vramtop.monitor.board.board import GpuRow, ProcessRow
-from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.board.capacity import device_capacities
 from vramtop.monitor.board.fit import check_fit, check_serving_fit
 from vramtop.monitor.board.watchlist import Watchlist, committed_bytes
 from vramtop.monitor.snapshot.faults import Fault
@@ -106,19 +106,8 @@ def ranks(count: int) -> RankPeaks:
     return RankPeaks(stages=(RankPeak(device_bytes=0, low_bytes=0, high_bytes=0),), ranks_per_stage=count)
 
 
-def device(index: int, total: float, free: float | None = None, reserved: float = 0) -> DeviceCapacity:
-    return DeviceCapacity(
-        index=index,
-        uuid=None,
-        name=None,
-        total_bytes=round(total * GIB),
-        free_bytes=round((total if free is None else free) * GIB),
-        reserved_bytes=round(reserved * GIB),
-    )
-
-
 def test_the_rest_of_the_memory_share_is_cache() -> None:
-    found = check_serving_fit(NEED, ranks(1), [device(0, 80)])
+    found = check_serving_fit(NEED, ranks(1), [make_device()])
     assert (found.verdict, found.placement) == ("fits", (0,))
     assert found.serving.asked_bytes == 72 * GIB
     assert found.serving.cache_bytes == 55.75 * GIB
@@ -129,24 +118,24 @@ def test_the_rest_of_the_memory_share_is_cache() -> None:
 
 @pytest.mark.parametrize(("total", "verdict"), [(22, "does_not_fit"), (22.6, "tight"), (24, "fits")])
 def test_one_sequence_of_full_length_must_fit_the_cache(total: float, verdict: str) -> None:
-    assert check_serving_fit(NEED, ranks(1), [device(0, total)]).verdict == verdict
+    assert check_serving_fit(NEED, ranks(1), [make_device(0, total, total_bytes=round(total * GIB))]).verdict == verdict
 
 
 def test_a_server_does_not_start_if_its_share_is_not_free() -> None:
-    found = check_serving_fit(NEED, ranks(1), [device(0, 80, free=60)])
+    found = check_serving_fit(NEED, ranks(1), [make_device(0, 60)])
     assert found.verdict == "does_not_fit"
     assert "would refuse to start" in found.sentence
     assert found.margin_bytes == -12 * GIB
-    assert check_serving_fit(replace(NEED, utilization=0.7), ranks(1), [device(0, 80, free=60)]).verdict == "fits"
+    assert check_serving_fit(replace(NEED, utilization=0.7), ranks(1), [make_device(0, 60)]).verdict == "fits"
 
 
 def test_the_total_of_cuda_excludes_memory_reserved_by_the_driver() -> None:
-    found = check_serving_fit(NEED, ranks(1), [device(0, 80, reserved=0.5)])
+    found = check_serving_fit(NEED, ranks(1), [make_device(reserved_bytes=GIB // 2)])
     assert found.serving.asked_bytes == int(0.9 * 79.5 * GIB)
 
 
 def test_each_rank_has_its_own_gpu() -> None:
-    two = [device(0, 24), device(1, 80)]
+    two = [make_device(0, 24, total_bytes=24 * GIB), make_device(1)]
     assert check_serving_fit(NEED, ranks(1), two).placement == (1,)
     both = check_serving_fit(NEED, ranks(2), two)
     assert (both.verdict, both.placement) == ("fits", (1, 0))

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_snapshot
+from builders import ScriptedSource, make_budget, make_device, make_gpu, make_snapshot
 from model_configs import llama_config
 from screen_host import ScreenHost, opened, screen_lines
 from slow_cases import first_quick
@@ -23,7 +23,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, Target
 from vramtop.estimator.job.settings import ModelSpec, Program, Run
-from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.board.capacity import device_capacities
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.preflight.check_result import Check, CheckResult, CheckStatus
 from vramtop.monitor.preflight.checks import CHECKS
@@ -42,7 +42,7 @@ from vramtop.tui.screens.preflight.screen import PreflightScreen
 
 LLAMA = llama_config(hidden=64, mlp=128, layers=2, heads=4, vocab=256)
 JOB = Job(name="check-me", model=ModelSpec(config=LLAMA), target=Target(gpu="h100-80gb"))
-ROOMS = (DeviceCapacity(index=0, uuid=None, name="H100 80GB", total_bytes=80 * GIB, free_bytes=79 * GIB),)
+ROOMS = (make_device(0, 79, name="H100 80GB"),)
 
 
 class FixedCheck(Check, frozen=True):
