@@ -8,9 +8,8 @@ from typing import Any
 from ...common.records import replace
 from ..arguments.table import library, scripts
 from ..source.settings import Setting
-from ..trl.methods import method_of_class
 from .configs import LENGTH_ARGUMENTS
-from .follow import OTHER_LENGTHS, Reader, names_in
+from .follow import OTHER_LENGTHS, Reader
 from .notes import Notes
 from .operators import as_number
 from .values import UNKNOWN, short_text
@@ -20,14 +19,10 @@ _LENGTH = re.compile(
 )
 _PADDING_COLLATORS = scripts().names["padding_collators"]
 _ONE_LENGTH = ("ConstantLengthDataset", "TextDataset", "group_texts", "group_text")
-_LENGTHS_OF_TRL = ("max_length", "max_seq_length", "max_prompt_length")
 _GENERATES = re.compile(r"(?i)generate(_(text|answer|response|sample)s?)?|generationconfig|(\w*_)?pipeline|pipe")
 """Whole names of calls that generate text, whose length says nothing about that of the training."""
-_LOGS = ("print", "debug", "info", "warning")
 _TOKENIZES = re.compile(r"(?i)^(tok|tokeni[sz]er?)$|^tokeni[sz]e|encode|apply_chat_template|^processor$")
 """What calls a tokenizer, by its name."""
-_KEEPS_TOKENIZER = re.compile(r"Trainer$|Collator|^(len|print|resize|save|add|set|type|isinstance)")
-"""What is given a tokenizer and cuts nothing with it."""
 _FURTHER_LENGTHS = ("cutoff_len", "model_max_length", "sequence_len")
 _TARGETS = library("transformers").aliases["target"]
 """Lengths of what a decoder behind an encoder reads."""
@@ -77,10 +72,7 @@ def _bounded(node: ast.If) -> str:
 def longer_cuts(notes: Notes, defaults: Mapping[str, Setting], unused: set[str]) -> dict[str, Setting]:
     """Return where calls cut sequences, if the default of that name is shorter; note that there are several lengths.
 
-    Args:
-        notes: what was found.
-        defaults: the options with their values.
-        unused: takes the options on the command line that are shorter than what calls cut.
+    Options on the command line that are shorter than what calls cut are added to ``unused``.
     """
     cuts = {name: each for name, each in notes.hints.items() if name in LENGTH_ARGUMENTS and type(each.value) is int}
     options = {name: each for name, each in defaults.items() if _LENGTH.match(name) and type(each.value) is int}
@@ -98,95 +90,27 @@ def longer_cuts(notes: Notes, defaults: Mapping[str, Setting], unused: set[str])
     return {name: cuts[name] for name in both if cuts[name].value > options[name].value}
 
 
-def add_lengths(tree: ast.Module, reader: Reader) -> set[str]:
-    """Add the lengths to which tokenizers cut, and note options for a length that nothing reads; TRL reads its own.
-
-    Return those that only a generation, an unused tokenizer or a function that is never called reads: they are no
-    length, and the user is asked for it where there is no other.
-    """
-    notes, options = reader.notes, reader.notes.options
-    ours = {*LENGTH_ARGUMENTS, *_FURTHER_LENGTHS, *_TARGETS} & options.declared.keys()
-    idle = [node for node in ast.walk(tree) if ours and _cuts_nothing(node, tree)]
-    idle += _never_called(tree, reader) if ours else []
-    inside = {id(each) for node in idle for each in ast.walk(node)}
-    read = {name for node in ast.walk(tree) if ours and id(node) not in inside for name in _reads(node)}
-    read_idly: set[str] = {name for node in idle for each in ast.walk(node) for name in _reads(each)} & ours - read
-    _add_joined_cuts(tree, reader)
-    _add_unfollowed_cut(tree, reader, read_idly, inside)
-    _add_cut_of_targets(tree, reader)
-    given = (notes.written, notes.hints, options.declared, *(each.values for each in notes.arguments))
-    has_other = any(name in LENGTH_ARGUMENTS and name not in read_idly for table in given for name in table)
-    has_trl = not notes.trainers or any(method_of_class(each.name) for each in notes.trainers)
-    for name in sorted(ours - read - {*(_LENGTHS_OF_TRL if has_trl else ())}):
-        is_idle = name in read_idly
-        place = options.declared[name].origin.partition(": ")[0]
-        sentence = f"{place}: nothing in {reader.name} reads {name} to cut sequences; what cuts them is not known."
-        if name in _TARGETS:
-            notes.doubt(sentence, key="training.loss_length")
-        elif not (is_idle and has_other):
-            notes.doubt(sentence, key="training.sequence_length", asks=is_idle)
-    return read_idly
+def lengths_of_generation(tree: ast.Module) -> set[str]:
+    """Return the names of lengths that only calls which generate text read."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    found = [node for node in calls if _GENERATES.fullmatch(ast.unparse(node.func).rpartition(".")[2])]
+    inside = {id(each): each for node in found for each in ast.walk(node)}
+    read = {name for node in ast.walk(tree) if id(node) not in inside for name in _reads(node)}
+    return {name for node in inside.values() for name in _reads(node)} & {*LENGTH_ARGUMENTS} - read
 
 
-def _never_called(tree: ast.Module, reader: Reader) -> list[ast.AST]:
-    """Return the functions whose names nothing mentions but themselves, and others of them."""
-    methods = {id(each) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for each in node.body}
-    alive = methods | reader.followed
-    found = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and id(node) not in alive and not node.decorator_list
-    ]
-    while True:
-        inside = {id(each) for node in found for each in ast.walk(node)}
-        names = {name for node in ast.walk(tree) if id(node) not in inside for name in names_in(node)} | {"main"}
-        named = [node for node in found if node.name in names]
-        if not named:
-            return [*found]
-        found = [node for node in found if node.name not in names]
+def _reads(node: ast.AST) -> list[str]:
+    is_read = isinstance(getattr(node, "ctx", None), ast.Load)
+    return [getattr(node, "attr", getattr(node, "id", ""))] if is_read else []
 
 
-def _add_joined_cuts(tree: ast.Module, reader: Reader) -> None:
-    """Record the total length of two sequences that are joined after each is truncated; doubt it if one is unknown."""
-    cuts = _named_cuts(tree)
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
-            continue
-        found = [_cut_of(side) or cuts.get(_root(side)) for side in (node.left, node.right)]
-        sizes = [getattr(cut, "value", None) for cut in found]
-        where = f"{reader.location(node)}: {short_text(node)} joins sequences that are cut one by one"
-        if all(type(size) is int for size in sizes):
-            reader.notes.hints["max_length"] = Setting(value=sum(size for size in sizes if size), origin=where)
-            return
-        if None not in found:
-            reader.notes.doubt(f"{where}; their lengths add up.", key="training.sequence_length")
-            return
-
-
-def _named_cuts(tree: ast.Module) -> dict[str, ast.expr]:
-    """Return the lengths to which tokenizers cut what is given a name."""
-    cuts: dict[str, ast.expr] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and (cut := _cut_of(node.value)) is not None:
-            cuts |= {target.id: cut for target in node.targets if isinstance(target, ast.Name)}
-    return cuts
-
-
-def _add_unfollowed_cut(tree: ast.Module, reader: Reader, idle: set[str], inside: set[int]) -> None:
-    """Take the length to which the script tells its tokenizers to cut, if it is one and nothing else states a length.
-
-    Args:
-        tree: the script.
-        reader: followed it.
-        idle: options that cut nothing.
-        inside: nodes of calls and functions that cut nothing.
-    """
+def add_cut(tree: ast.Module, reader: Reader) -> None:
+    """Take the length to which the script tells its tokenizers to cut, if nothing else states one."""
     notes = reader.notes
     given = (notes.written, notes.hints, notes.options.declared, *(each.values for each in notes.arguments))
-    if any(name in (*LENGTH_ARGUMENTS, *_FURTHER_LENGTHS) and name not in idle for table in given for name in table):
+    if any(name in (*LENGTH_ARGUMENTS, *_FURTHER_LENGTHS) for table in given for name in table):
         return
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and id(node) not in inside)
-    cuts = [(node, cut) for node in calls if (cut := _cut_of(node)) is not None]
+    cuts = [(node, cut) for node in ast.walk(tree) if (cut := _cut_of(node)) is not None]
     names = reader.module.names
     sizes = {
         _most_of_tokenizers(tree)
@@ -201,27 +125,6 @@ def _add_unfollowed_cut(tree: ast.Module, reader: Reader, idle: set[str], inside
         notes.doubt(f"{where} is taken for what cuts sequences.", key="training.sequence_length")
 
 
-def _add_cut_of_targets(tree: ast.Module, reader: Reader) -> None:
-    """Record to how many tokens targets are cut: ``text_target=``, under ``as_target_tokenizer()``, or as labels."""
-    found: list[tuple[ast.AST, ast.expr | None]] = []
-    named = _named_cuts(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.With) and "as_target_tokenizer" in ast.unparse(node.items[0].context_expr):
-            found += [
-                (each, _cut_of(each)) for part in node.body for each in ast.walk(part) if isinstance(each, ast.Call)
-            ]
-        elif isinstance(node, ast.Call) and any(each.arg == "text_target" for each in node.keywords):
-            found.append((node, _cut_of(node)))
-        elif isinstance(node, ast.Assign) and any("labels" in ast.unparse(each) for each in node.targets):
-            found.append((node, _cut_of(node.value) or named.get(_root(node.value))))
-    cuts = [(node, cut) for node, cut in found if cut is not None]
-    sizes = {getattr(cut, "value", reader.module.names.get(getattr(cut, "id", ""))) for _, cut in cuts}
-    size = sizes.pop() if len(sizes) == 1 else None
-    if type(size) is int:
-        where = f"{reader.location(cuts[0][0])}: {short_text(cuts[0][0])}"
-        reader.notes.hints.setdefault(_TARGETS[0], Setting(value=size, origin=where))
-
-
 def _most_of_tokenizers(tree: ast.Module) -> Any:
     """Return the ``model_max_length`` that a script gives its tokenizers, if it is one number."""
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and "okenizer" in ast.unparse(node.func))
@@ -234,56 +137,11 @@ def _most_of_tokenizers(tree: ast.Module) -> Any:
     return given.pop() if len(given) == 1 else UNKNOWN
 
 
-def _root(node: ast.expr) -> str:
-    """Return the variable in ``prompt`` and ``prompt["input_ids"]``; an empty string for a slice of a list."""
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
-            return ""
-        node = node.value
-    return getattr(node, "id", "")
-
-
-def _cut_of(node: ast.expr) -> ast.expr | None:
+def _cut_of(node: ast.AST) -> ast.expr | None:
     """Return the length that a tokenizer is told to cut to; None: it is another expression."""
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
     if not isinstance(node, ast.Call) or not _TOKENIZES.search(ast.unparse(node.func).rpartition(".")[2]):
         return None
     return next((each.value for each in node.keywords if each.arg == "max_length"), None)
-
-
-def _reads(node: ast.AST) -> Iterator[str]:
-    """Yield the name that a node reads, where it is no attribute of a tokenizer."""
-    if isinstance(node, ast.Attribute) and "token" not in ast.unparse(node.value).rpartition(".")[2].lower():
-        yield node.attr
-    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-        yield node.id
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-
-
-def _cuts_nothing(node: ast.AST, tree: ast.Module) -> bool:
-    """Return True for a call whose length cuts no sequence of a step: a generation, a log, or an unused tokenizer."""
-    if not isinstance(node, ast.Call):
-        return False
-    called = ast.unparse(node.func)
-    name = called.rpartition(".")[2]
-    return (
-        _GENERATES.fullmatch(name) is not None
-        or name in _LOGS
-        or ("Tokenizer" in called and not any(map(_tokenizes, ast.walk(tree))))
-    )
-
-
-def _tokenizes(node: ast.AST) -> bool:
-    """Return True for a call of a tokenizer, or of something that is given one and may call it."""
-    if not isinstance(node, ast.Call):
-        return False
-    called = ast.unparse(node.func).rpartition(".")[2]
-    given = (ast.unparse(each).rpartition(".")[2] for each in (*node.args, *(each.value for each in node.keywords)))
-    return _TOKENIZES.search(called) is not None or (
-        not _KEEPS_TOKENIZER.search(called) and any("token" in each.lower() for each in given if each.isidentifier())
-    )
 
 
 def varying_lengths(tree: ast.Module, reader: Reader) -> Setting | None:

@@ -22,7 +22,15 @@ from .configs import LENGTH_ARGUMENTS
 from .follow import BudgetSpentError, Reader, names_in
 from .libraries import DECIDING_LIBRARIES
 from .models import BODY_NAMES, Model, Part, models_in
-from .named_settings import SIZES, add_lengths, imported_names, longer_cuts, named_settings, varying_lengths
+from .named_settings import (
+    SIZES,
+    add_cut,
+    imported_names,
+    lengths_of_generation,
+    longer_cuts,
+    named_settings,
+    varying_lengths,
+)
 from .notes import Doubt, Notes
 from .options import LIBRARIES, MEMORY_ARGUMENTS, TRAINING_CONFIG, Options, may_parse_elsewhere
 from .trained_model import (
@@ -250,7 +258,8 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
     for doubt in notes.encoders:
         key, asks = ("other_models", False) if trained.certain else (doubt.key, doubt.asks)
         notes.doubt(doubt.sentence, key=key, asks=asks)
-    no_lengths = add_lengths(tree, reader)
+    no_lengths = lengths_of_generation(tree)
+    add_cut(tree, reader)
     calls = notes.hints
     _add_options(tree, reader, no_lengths)
     _read_optimizer(tree, notes, model)

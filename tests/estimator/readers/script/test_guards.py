@@ -112,18 +112,6 @@ def test_data_parallel_of_a_script_is_doubted(tmp_path: Path) -> None:
     assert "DataParallel splits each batch" in doubts(read(tmp_path, HEAD + LOAD + loop))
 
 
-def test_a_length_that_nothing_reads_is_doubted(tmp_path: Path) -> None:
-    options = (
-        "from dataclasses import dataclass\n@dataclass\nclass Own(TrainingArguments):\n    cutoff_len: int = 512\n"
-    )
-    options += "(args,) = HfArgumentParser((Own,)).parse_args_into_dataclasses()\n"
-    train = TRAIN.replace("args=args", "args=args") + "{}\n"
-    unused = read(tmp_path, HEAD + options + LOAD + train.format("tokenizer.cutoff_len"), "--cutoff_len", "1024")
-    used = read(tmp_path, HEAD + options + LOAD + train.format("cut(args.cutoff_len)"), "--cutoff_len", "1024")
-    assert "what cuts them is not known" in doubts(unused)
-    assert "what cuts them is not known" not in doubts(used)
-
-
 def test_a_file_that_the_script_parses_has_its_settings(tmp_path: Path) -> None:
     settings = {
         "per_device_train_batch_size": 3,

@@ -158,18 +158,10 @@ def test_a_vocabulary_of_a_known_size_is_counted(tmp_path: Path) -> None:
     assert reading.value("model.config")["vocab_size"] == 60_000
 
 
-@pytest.mark.parametrize(
-    ("options", "rest"),
-    [
-        (("'--max_length', default=20",), "model.generate(max_length=options.max_length)\n"),
-        (("'--model_max_length', default=512",), "AutoTokenizer.from_pretrained('gpt2', model_max_length=512)\n"),
-    ],
-    ids=["a generation", "a tokenizer that reads nothing"],
-)
-def test_a_length_that_cuts_no_sequence_is_asked_for(tmp_path: Path, options: tuple[str, ...], rest: str) -> None:
-    name = options[0].partition(",")[0].strip("'-")
-    text = parsed(*options) + LOAD + ARGUMENTS + rest.replace("512", f"options.{name}") + TRAIN
-    for words in ((), (f"--{name}", "64")):
+def test_the_length_of_a_generation_is_none_of_the_training(tmp_path: Path) -> None:
+    generation = "model.generate(max_length=options.max_length)\n"
+    text = parsed("'--max_length', default=20") + LOAD + ARGUMENTS + generation + TRAIN
+    for words in ((), ("--max_length", "64")):
         assert "training.sequence_length" in read(tmp_path, text, *words).missing
 
 
@@ -698,16 +690,6 @@ tagger = Tagger("bert-base-uncased")
     assert (reading.value("model.id"), reading.value("model.task")) == ("bert-base-uncased", "feature-extraction")
     assert any("Tagger holds the model; its own layers are not counted" in each for each in reading.warnings)
     assert {each.direction for each in reading.uncertainties if each.component == "weights"} == directions
-
-
-def test_a_length_that_nothing_reads_is_in_doubt(tmp_path: Path) -> None:
-    text = parsed("'--max_seq_length', default=100") + LOAD + ARGUMENTS + TRAIN
-    sentence = "nothing in train.py reads max_seq_length to cut sequences"
-    assert any(sentence in each for each in read(tmp_path, text).warnings)
-    of_trl = LOAD + "SFTTrainer(model=model, args=SFTConfig('out')).train()\n"
-    assert not any(
-        sentence in each for each in read(tmp_path, parsed("'--max_seq_length', default=100") + of_trl).warnings
-    )
 
 
 def test_a_function_that_makes_a_model_names_no_layers(tmp_path: Path) -> None:

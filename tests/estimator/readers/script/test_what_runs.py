@@ -204,17 +204,6 @@ def test_training_on_both_sides_of_a_condition_is_reached(tmp_path: Path) -> Non
     assert not warned(reading, "did not reach the training")
 
 
-CUTS = HEAD + LOAD + "first = tokenizer(text, max_length={})['input_ids']\nsecond = tokenizer(text, max_length={})\n"
-
-
-def test_sequences_that_are_joined_after_each_was_cut_are_as_long_as_both(tmp_path: Path) -> None:
-    lines = CUTS + "both = first + second['input_ids']\n" + TRAIN.replace(", data_collator=collate", "")
-    assert read(tmp_path, lines.format(256, 512)).value("training.sequence_length") == 768
-    assert warned(read(tmp_path, lines.format(256, "most()")), "their lengths add up")
-    parts = lines.replace("first + second['input_ids']", "[0] * len(first) + second['input_ids'][len(first):]")
-    assert read(tmp_path, parts.format(256, 256)).value("training.sequence_length") == 256
-
-
 OPTIONS = "import argparse\nP = argparse.ArgumentParser()\nP.add_argument('--max_source_length', type=int)\n"
 
 
