@@ -200,17 +200,11 @@ def make_instance(kind: Class, call: Call) -> Any:
         _note_old(call)
         if base.endswith("Trainer"):
             start = kind.find("__init__")
-            passes_on = (
-                isinstance(start, Function) and isinstance(start.node, ast.FunctionDef) and _passes_on(start.node)
-            )
-            if isinstance(start, Function):
-                if passes_on and start.node.args.vararg is None:
-                    names = [each.arg for each in start.node.args.args[1:]]
-                    call.kwargs = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
-                elif not passes_on:  # what it gives to the library's is not followed
-                    call.kwargs = {"model": UNKNOWN, "args": UNKNOWN, **call.kwargs}
-                call.args = call.args if start.node.args.vararg is not None else []
-            return make_trainer(call, path, kind, passes_on=passes_on)
+            if isinstance(start, Function) and start.node.args.vararg is None:  # what it does not take, it makes itself
+                names = [each.arg for each in start.node.args.args[1:]]
+                given = dict(zip(names, call.args, strict=False))
+                call.kwargs, call.args = {"model": UNKNOWN, "args": UNKNOWN, **given, **call.kwargs}, []
+            return make_trainer(call, path, kind)
         if base in _PARSERS:
             return Parser(call)
         if TRAINING_CONFIG.fullmatch(base):
@@ -225,39 +219,6 @@ def make_instance(kind: Class, call: Call) -> Any:
         if base == "Optimizer" or base in optimizer_class_names():
             return make_optimizer(call)
     return UNKNOWN
-
-
-_TRAINER_ORDER = ("model", "args", "data_collator", "train_dataset", "eval_dataset")
-"""Arguments of transformers' Trainer by position."""
-_OWN_STATE = {*_TRAINER_ORDER, "optimizer", "lr_scheduler", "accelerator", "ref_model", "model_wrapped"}
-"""Attributes of a Trainer that decide what it does."""
-
-
-def _passes_on(constructor: ast.FunctionDef) -> bool:
-    """Return True if a trainer's constructor only passes its arguments to the library's and stores plain values."""
-    for statement in constructor.body:
-        value = getattr(statement, "value", None)
-        if isinstance(statement, ast.Expr) and isinstance(value, ast.Constant):
-            continue
-        if isinstance(statement, ast.Expr) and isinstance(value, ast.Call):
-            given = [ast.unparse(each) for each in value.args if not isinstance(each, ast.Starred)]
-            named = all(each.arg in (None, ast.unparse(each.value)) for each in value.keywords)
-            is_super = ast.unparse(value.func).startswith("super(") and ast.unparse(value.func).endswith(".__init__")
-            if is_super and named and given == list(_TRAINER_ORDER[: len(given)]):
-                continue
-        if isinstance(statement, ast.Assign) and all(_is_own_value(each) for each in statement.targets):
-            calls = [ast.unparse(each.func) for each in ast.walk(statement.value) if isinstance(each, ast.Call)]
-            if {*calls} <= {"kwargs.pop", "kwargs.get"}:
-                continue
-        return False
-    return True
-
-
-def _is_own_value(target: ast.expr) -> bool:
-    """Return True for an attribute of a trainer that the library's does not know, or a name."""
-    if isinstance(target, ast.Attribute):
-        return ast.unparse(target.value) == "self" and target.attr not in _OWN_STATE
-    return isinstance(target, ast.Name)
 
 
 def class_method(kind: Class, call: Call) -> Any:

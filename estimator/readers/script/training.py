@@ -14,8 +14,8 @@ from ..trl.methods import method_of_class
 from .model_calls import not_followed
 from .models import AdapterConfig, Model, Part, QuantizationConfig, add_adapters
 from .operators import truth
-from .options import LIBRARIES, Parsed
-from .values import UNKNOWN, Attribute, Call, Class, Function, Instance, Name, Record, Thing, plain, short_text
+from .options import Parsed
+from .values import UNKNOWN, Attribute, Call, Class, Function, Instance, Record, Thing, plain, short_text
 
 SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
 """Arguments whose default is hardly meant where a script computes them: the user is asked for the value."""
@@ -35,47 +35,23 @@ _SETTINGS_OF_OLD_TRAINERS = sorted(scripts().names["settings_of_old_trainers"])
 """What TRL's trainers took themselves before 0.13, and their configurations since."""
 _LIBRARIES = scripts().names["libraries_of_trainers"]
 """Libraries whose trainers are transformers', or derived from it."""
-_QUIET = re.compile(r"_?(save|log|push_to|store)|create_scheduler$")
-"""Methods of trainers that are followed, or decide nothing about a step's memory."""
-_METHODS = {
-    "training.optimizer": re.compile(r"create_optimizer\w*"),
-    "training.micro_batch": re.compile(r"_?get_\w*(loader|sampler)"),
-    "training.loss": re.compile(r"prediction_\w+|evaluat\w+|predict|_maybe_log_save_evaluate"),
-    None: re.compile(r"\w+"),
-}
-"""Methods of trainers by the job key that they decide."""
 _LOSS_METHODS = ("compute_loss", "concatenated_forward", "get_batch_loss_metrics", "get_batch_metrics", "dpo_loss")
-_CALLS_OF_LOSSES = re.compile(
-    r"(?i).*(loss|criterion|ce_fct)\w*(\(.*\))?|(torch|nn|torch\.nn|F|functional)\..*|"
-    r"\w+(\.\w+)*\.(view|reshape|pop|get|contiguous|to|float|long|mean|sum|size|squeeze|keys|log_softmax|argmax|type_as|item)|"
-    r"isinstance|len|int|float|hasattr|print"
-)
-"""Calls, besides that of the model, which a loss over the model's outputs may make."""
+_PASSES = re.compile(r"\(\*\*|\.compute_loss\(")
+"""In the source of a ``compute_loss``: a pass through a model."""
+_METHODS = {
+    **dict.fromkeys(("create_optimizer", "create_optimizer_and_scheduler"), "training.optimizer"),
+    **dict.fromkeys(("get_train_dataloader", "_get_train_sampler", "_train_batch_size"), "training.micro_batch"),
+    **dict.fromkeys(_LOSS_METHODS, "training.loss"),
+    **dict.fromkeys(("training_step", "_inner_training_loop", "train")),
+}
+"""Methods of trainers on which a step's memory depends, and the job keys that they decide."""
 _OWN_PARTS = {"compute_loss_func": "training.loss", "optimizer_cls_and_kwargs": "training.optimizer"}
 """Arguments of trainers that are the script's own code, and the job keys that they decide."""
-_REPLACED = (*_LOSS_METHODS, "training_step", "create_optimizer", "get_train_dataloader", "_train_batch_size")
 _JOINS = re.compile(
     r"(?i)chosen|reject|negative|\bneg_|pos_|choices|candidates|pairs|concatenated"
     r"|\b(cat|concat|concatenate|chain|from_iterable|extend|repeat|repeat_interleave|sum)\("
 )
 """In a collator: words of batches that hold several sequences for each example, and what joins sequences."""
-
-
-_SETTERS: Mapping[str, Mapping[str, tuple[str, Any]]] = {
-    "set_training": {
-        "batch_size": ("per_device_train_batch_size", 8),
-        "gradient_accumulation_steps": ("gradient_accumulation_steps", 1),
-        "gradient_checkpointing": ("gradient_checkpointing", False),
-    },
-    "set_dataloader": {
-        "train_batch_size": ("per_device_train_batch_size", 8),
-        "eval_batch_size": ("per_device_eval_batch_size", 8),
-    },
-    "set_evaluate": {"batch_size": ("per_device_eval_batch_size", 8), "strategy": ("eval_strategy", "no")},
-    "set_testing": {"batch_size": ("per_device_eval_batch_size", 8)},
-    "set_optimizer": {"name": ("optim", "adamw_torch")},
-}
-"""Methods of TrainingArguments: their arguments, what each sets, and its default (``training_args.py`` of 5.23)."""
 
 
 class Arguments(Record):
@@ -97,16 +73,16 @@ class Arguments(Record):
         """Return an argument's value."""
         if name in ("train_batch_size", "eval_batch_size"):
             return self.values.get(f"per_device_{name}", UNKNOWN)
-        return Attribute(self, name) if name == "to_dict" or name in _SETTERS else super().attribute(name)
+        return Attribute(self, name) if name == "to_dict" or name.startswith("set_") else super().attribute(name)
 
     def method(self, call: Call) -> Any:
-        """Take what ``set_training()`` and the like set, also by their defaults."""
-        for argument, (name, default) in _SETTERS.get(call.name, {}).items():
-            call.kwargs.setdefault(argument, default)
-            self.values[name], self.settings[name] = call.kwargs[argument], call.setting(argument)
-        if call.args and call.name in _SETTERS:
-            call.doubt(f"{short_text(call.node)} is not read.", key="training.micro_batch")
-        return self if call.name in _SETTERS else UNKNOWN
+        """Note ``set_training()`` and the like, whose settings are not read."""
+        if call.name.startswith("set_"):
+            sentence = f"{call.where}: {short_text(call.node)} is not read."
+            call.notes.doubt(sentence)
+            if call.name in ("set_training", "set_dataloader"):
+                self.settings[_BATCH] = Setting(value=UNKNOWN, origin=sentence)
+        return self if call.name.startswith("set_") else UNKNOWN
 
 
 _TELL_TRANSFORMERS = {"HfArgumentParser", "TrlParser", "H4ArgumentParser", "Accelerator", "HfDeepSpeedConfig"}
@@ -288,9 +264,8 @@ class TrainerObject(Thing):
         """Take another model; note a method that the script replaces."""
         if name == "model":
             self.model = value
-        elif name in _REPLACED:
-            key = next(key for key, names in _METHODS.items() if names.fullmatch(name))
-            call.doubt(f"the script's own {name} is not read.", key=key)
+        elif name in _METHODS:
+            call.doubt(f"the script's own {name} is not read.", key=_METHODS[name] if name != "compute_loss" else None)
 
     def method(self, call: Call) -> Any:
         """Follow the training."""
@@ -311,22 +286,13 @@ class TrainerObject(Thing):
         yield self.model
 
 
-def _is_plain_loss(node: ast.AST) -> bool:
-    """Return True for a ``compute_loss`` that runs the model once and computes a loss of its outputs."""
-    calls = [ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)]
-    runs = [each for each in calls if each in ("model", "super().compute_loss")]
-    others = [each for each in calls if each not in (*runs, "super")]
-    return len(runs) == 1 and all(_CALLS_OF_LOSSES.fullmatch(each) and "grad" not in each for each in others)
-
-
-def make_trainer(call: Call, path: str, kind: Class | None = None, *, passes_on: bool = False) -> Any:
+def make_trainer(call: Call, path: str, kind: Class | None = None) -> Any:
     """Follow the constructor of a trainer, or of a class of the script that is derived from one.
 
     Args:
         call: the call.
         path: the trainer's dotted name.
         kind: the script's class.
-        passes_on: its constructor gives the library's what it is given.
     """
     name, notes = path.rpartition(".")[2], call.notes
     root, dot, _ = path.partition(".")
@@ -337,19 +303,12 @@ def make_trainer(call: Call, path: str, kind: Class | None = None, *, passes_on:
     notes.trainers.append(trainer)
     notes.called.add(name)
     own = [each for each, value in kind.members.items() if isinstance(value, Function)] if kind is not None else []
-    own = [each for each in own if not (_QUIET.match(each) or (each == "__init__" and passes_on))]
     notes.own_loss |= not {*own}.isdisjoint(_LOSS_METHODS) and method_of_class(name) is not None
-    if kind is not None:
-        own_loss = kind.members.get("compute_loss")
-        is_plain = isinstance(own_loss, Function) and method_of_class(name) is None and _is_plain_loss(own_loss.node)
-        for key, names in _METHODS.items():
-            found = [each for each in own if names.fullmatch(each)]
-            if is_plain and key == "training.loss":
-                found.append("compute_loss")
-            own = [each for each in own if each not in found]
-            if found:
-                sentence = f"the methods of {kind.name} ({', '.join(found[:3])}) are not read."
-                notes.doubt(f"{call.run.location(kind.node)}: {sentence}", key=key)
+    for each in own if kind is not None else ():
+        if each in _METHODS:
+            is_plain = len(_PASSES.findall(ast.unparse(kind.members[each].node))) < 2
+            sentence = f"{call.run.location(kind.node)}: {kind.name}.{each} is not read."
+            notes.doubt(sentence, key=_METHODS[each] if is_plain else None)
     if dot and root not in _LIBRARIES and not isinstance(trainer.arguments, Arguments | Parsed):
         notes.called.discard(name)
         call.doubt(f"vramtop does not know the trainer {path} and does not follow it.")
@@ -394,28 +353,12 @@ def _follow_items(call: Call, data: Any) -> None:
 
 
 def _doubt_collator(call: Call, name: str) -> None:
-    """Note what makes the batches, where it may put several sequences of each example into one."""
+    """Note what makes the batches, where it puts several sequences of each example into one."""
     value = call.value(None, name)
     node = value.kind.node if isinstance(value, Instance) else value.node if isinstance(value, Function) else None
-    root, dot, _ = value.path.partition(".") if isinstance(value, Name) else ("", "", "")
-    if node is not None and _stacks_once(node):
-        return
-    if node is not None or value is UNKNOWN or (dot and root not in LIBRARIES):
-        asks = node is not None and _JOINS.search(ast.unparse(node)) is not None
+    if node is not None and _JOINS.search(ast.unparse(node)):
         sentence = f"{call.shown(name)}: vramtop does not follow how many sequences it puts into a batch."
-        call.doubt(sentence, key="training.sequences_per_example", asks=asks)
-
-
-def _stacks_once(node: ast.AST) -> bool:
-    """Return True for a collator that makes one sequence of each example: it pads or stacks, and joins nothing."""
-    source = ast.unparse(node)
-    for each in ast.walk(node):
-        loops = len(each.generators) if isinstance(each, ast.ListComp | ast.GeneratorExp) else 0
-        adds = isinstance(each, ast.BinOp | ast.AugAssign) and isinstance(each.op, ast.Add | ast.Mult)
-        if loops > 1 or adds:
-            return False
-    joins = _JOINS.search(source) is not None or "append(" in source
-    return not joins and re.search(r"pad_sequence|stack|\.pad\(|super\(\)\.__call__", source) is not None
+        call.doubt(sentence, key="training.sequences_per_example", asks=True)
 
 
 TRAINING_CALLS: Mapping[str, Callable[[Call], Any]] = {"DataLoader": _make_loader}

@@ -75,8 +75,6 @@ def test_functions_of_pythons_own_modules_are_no_doubt(tmp_path: Path) -> None:
         (COLLATOR.format(ids="[each['chosen'] for each in features] + [each['other'] for each in features]"),
          "Batches()", False),
         (COLLATOR.format(ids="list(chain(*[each['input_ids'] for each in features]))"), "Batches()", False),
-        ("def batches(features):\n    return elsewhere.batches(features)\n", "batches", False),
-        ("", "elsewhere.Collator()", False),
     ],
 )  # fmt: skip
 def test_a_collator_that_is_no_librarys_is_understood_or_in_doubt(
@@ -88,26 +86,16 @@ def test_a_collator_that_is_no_librarys_is_understood_or_in_doubt(
 
 
 @pytest.mark.parametrize(
-    ("constructor", "is_doubted"),
+    "constructor",
     [
-        ("*args, kept=None, **kwargs):\n        super().__init__(*args, **kwargs)\n        self.kept = kept", False),
-        ("model, args):\n        super(Own, self).__init__(model=model, args=args)\n        self.kept = args.x", False),
-        (
-            "*args, **kwargs):\n        self.kept = kwargs.pop('kept', 1)\n        super().__init__(*args, **kwargs)",
-            False,
-        ),
-        ("model, args):\n        super().__init__(model=bigger(model), args=args)", True),
-        ("*args, **kwargs):\n        super().__init__(*args, **kwargs)\n        self.optimizer = make()", True),
-        ("*args, **kwargs):\n        super().__init__(*args, **kwargs)\n        self.kept = load()", True),
-        ("*args, **kwargs):\n        kwargs['args'].bf16 = False\n        super().__init__(*args, **kwargs)", True),
+        "*args, kept=None, **kwargs):\n        super().__init__(*args, **kwargs)\n        self.kept = kept",
+        "model, args):\n        super(Own, self).__init__(model=model, args=args)\n        self.kept = args.x",
     ],
 )
-def test_a_constructor_that_passes_on_what_it_is_given_is_no_doubt(
-    tmp_path: Path, constructor: str, is_doubted
-) -> None:
+def test_what_a_trainer_of_its_own_is_given_counts(tmp_path: Path, constructor: str) -> None:
     own = f"class Own(Trainer):\n    def __init__(self, {constructor}\n"
     reading = read(tmp_path, script(before=own).replace("\nTrainer(", "\nOwn("))
-    assert unsure(reading) is is_doubted
+    assert not unsure(reading)
     assert reading.value("model.id") == "Qwen/Qwen2.5-0.5B"
 
 
