@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from vramtop.tui.cli.main import main
+from vramtop.tui.cli.main import COMMANDS, main
+from vramtop.tui.cli.parsing.exit_codes import exit_codes_of
 
 
 class Said(NamedTuple):
@@ -21,12 +22,13 @@ class Said(NamedTuple):
 
 
 def vramtop(*words: str, code: int | None = None) -> Said:
-    """Run a command line; where a code is given, it has to end with that."""
+    """Run a command line; where a code is given, it has to end with that, which is documented for its command."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with redirect_stdout(out), redirect_stderr(err):
         ended = main(words)
     said = Said(ended, *(each.buffer.getvalue().decode() for each in (out, err)))  # type: ignore[attr-defined]
     assert code in (None, ended), said
+    assert code is None or words[0] not in COMMANDS or code in exit_codes_of(words[0]), said
     return said
 
 

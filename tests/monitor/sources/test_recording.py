@@ -139,6 +139,7 @@ def test_the_name_decides_what_is_written_and_the_content_what_is_read(tmp_path,
     lines = (gzip.decompress(content) if packed else content).splitlines()
     assert valid_json("recording-head", lines[0])["vramtop_recording"] == 1
     assert len(lines) == 1 + len(snapshots)
+    assert len(valid_json("recording-line", lines[1])["gpus"]) == 2
     other = tmp_path / "renamed.txt"
     path.rename(other)
     assert list(read_recording(other)) == list(snapshots)

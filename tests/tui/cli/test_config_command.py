@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_line import vramtop
+from json_schemas import valid_json
 
 from vramtop.monitor.storage.settings.schema import SETTINGS
 from vramtop.tui.app.app import VramtopApp
@@ -37,7 +38,7 @@ def write(file: Path, text: str) -> None:
 def test_it_lists_every_setting_with_value_and_origin_at_80_columns(file, monkeypatch) -> None:
     command = "ssh -4 -F '/opt/a very long path that does not fit beside anything and has no end that anybody knows'"
     write(file, f'[dashboard]\n\nview = "tree"\n[hosts]\nssh = "{command}"\n')
-    monkeypatch.setenv("VRAMTOP_DASHBOARD_THEME", "nord")
+    monkeypatch.setenv("TEXTUAL_THEME", "nord")
     code, out, err = vramtop("--interval", "3", "--no-mouse", "config")
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -47,7 +48,7 @@ def test_it_lists_every_setting_with_value_and_origin_at_80_columns(file, monkey
     assert ("interval", "3", "--interval") in rows
     assert ("mouse", "false", "--no-mouse") in rows
     assert ("view", '"tree"', "config.toml:3") in rows
-    assert ("theme", '"nord"', "VRAMTOP_DASHBOARD_THEME") in rows
+    assert ("theme", '"nord"', "TEXTUAL_THEME") in rows
     assert any(command in line for line in lines)
     assert ("read_only", "false", "default") in rows
     for setting in SETTINGS:
@@ -57,12 +58,16 @@ def test_it_lists_every_setting_with_value_and_origin_at_80_columns(file, monkey
 
 def test_one_setting_is_printed_changed_and_removed(file: Path) -> None:
     assert vramtop("config", "dashboard.interval") == (0, "1\n", "")
-    assert vramtop("config", "dashboard.interval", "2.5")[0] == 0
+    changed = valid_json("config-change", vramtop("config", "dashboard.interval", "2.5", "--json").out)
+    assert (changed["setting"], changed["value"]) == ("dashboard.interval", 2.5)
     assert vramtop("config", "dashboard.interval") == (0, "2.5\n", "")
+    (found,) = valid_json("config", vramtop("config", "dashboard.interval", "--json").out)["settings"]
+    assert (found["value"], found["origin"], found["line"] > 0) == (2.5, "file", True)
     assert vramtop("config", "dashboard.columns", "PID, VRAM GiB")[0] == 0
     assert vramtop("config", "dashboard.columns") == (0, "PID,VRAM GiB\n", "")
     assert vramtop("config", "dashboard.mouse", "off")[0] == 0
-    assert vramtop("config", "--unset", "dashboard.interval")[0] == 0
+    unset = vramtop("config", "--unset", "dashboard.interval", "--json", code=0).out
+    assert valid_json("config-change", unset)["value"] is None
     assert vramtop("config", "dashboard.interval")[1] == "1\n"
     text = file.read_text().partition("\n\n")[2]
     assert text == '[dashboard]\ncolumns = ["PID", "VRAM GiB"]\nmouse = false\n'
@@ -129,6 +134,9 @@ def test_a_broken_file_is_exit_code_two_and_stays_as_it_is(file: Path) -> None:
         assert code == 2
         assert f"{file}, line 2: " in err
     assert file.read_text() == "[dashboard]\nview = tree\n"
+    write(file, '[dashboard]\ninterval = "often"\n')
+    (problem,) = valid_json("config", vramtop("config", "--json", code=2).out)["problems"]
+    assert (problem["setting"], problem["line"]) == ("dashboard.interval", 2)
 
 
 def test_a_broken_file_stops_no_other_command_and_says_so_once(file: Path) -> None:
@@ -210,7 +218,9 @@ def test_secrets_are_masked_but_where_the_setting_itself_is_asked_for(file: Path
     token = "hf_" + "aB3dE6gH9" * 4
     write(file, f'[hosts]\nssh = "ssh --token {token}"\n')
     assert token not in vramtop("config")[1]
-    assert token not in vramtop("config", "--json")[1]
+    listed = vramtop("config", "--json", code=0).out
+    assert valid_json("config", listed)["file_exists"]
+    assert token not in listed
     assert vramtop("config", "hosts.ssh")[1] == f"ssh --token {token}\n"
     code, _, err = vramtop("config", "prometheus.url", "http://ann:secret@prometheus:9090")
     assert code == 2

@@ -86,6 +86,7 @@ def test_the_rank_that_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(MESSAGE + MESSAGE.replace("rank1", "rank5").replace("2.00 GiB.", "3.00 GiB."))
     assert explained(str(path), "--rank", "5")["failure"]["memory"]["tried_bytes"] == 3 * 2**30
+    assert "also line 2: rank 5: GPU memory ran out" in vramtop("explain", str(path), code=0).out
     err = vramtop("explain", str(path), "--rank", "9", code=2).err
     assert "no error of that rank; it has errors of ranks 1, 5" in err
 
@@ -199,12 +200,6 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         assert "cannot be read" in vramtop("explain", str(file), code=2).err
     os.mkfifo(tmp_path / "pipe")
     assert "write COMMAND | vramtop explain -" in vramtop("explain", str(tmp_path / "pipe"), code=2).err
-
-
-def test_other_failures_keep_the_capitals_of_gpu(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_text(MESSAGE + MESSAGE.replace("rank1", "rank2").replace("2.00 GiB.", "3.00 GiB."))
-    assert "also line 2: rank 2: GPU memory ran out" in vramtop("explain", str(path), code=0).out
 
 
 def test_the_text_of_a_log_cannot_move_the_cursor(tmp_path: Path) -> None:

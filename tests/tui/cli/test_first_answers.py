@@ -24,12 +24,7 @@ ANSWERS: list[tuple[str, float, float]] = [
     ("llama-3.1-8b --dtype float32 --bf16", 130, 150),
     ("llama-3.1-8b --set software.transformers=4.57 --bf16", 150, 180),  # which loads fp32, and copies by foreach
     ("llama-2-7b --fp16", 105, 135),  # fp32 weights: gradients in fp16 cannot be unscaled
-    ("qwen3-8b", 65, 76),
     ("qwen3-0.6b", 10, 13),  # 4.5 GiB of states, the rest its 152,000 words
-    ("phi-4-mini", 33, 41),
-    ("smollm2-1.7b", 15, 20),
-    ("tinyllama-1.1b", 10, 13),
-    ("pythia-1.4b", 12, 15),
     ("gpt2", 3, 4.5),  # its checkpoint is fp32, and no sequence is longer than 1024
     ("bert-base-uncased -b 32", 15, 20),
     ("t5-large", 11.5, 14),
@@ -37,17 +32,11 @@ ANSWERS: list[tuple[str, float, float]] = [
     ("llama-3.1-8b --fsdp 8", 24, 35),
     ("llama-3.1-8b --fsdp 8 --bf16", 32, 44),  # accelerate keeps fp32 weights, 16 bytes over 8
     ("llama-3.1-8b --zero3 --gpus 8 --bf16", 30, 54),  # with weights that the GPU has not used yet
-    ("llama-3.1-70b --fsdp 64 --gc", 15, 36),
     ("llama-3.1-8b --framework torchtitan --fsdp 8", 28, 40),  # 16 bytes over 8, and bf16 activations
     # adapters over bf16 weights
     ("llama-3.1-8b --lora", 26, 33),
-    ("llama-3.1-8b --lora --bf16", 26, 33),
     ("llama-3.1-8b --lora --gc", 18, 22),
     ("llama-3-70b --lora", 175, 205),
-    ("llama-3-70b --lora --gc", 134, 146),
-    ("mistral-7b --lora", 23, 29),
-    ("phi-4 --lora --gc", 28, 36),
-    ("qwen3-14b --lora --gc --seq-len 4096", 34, 44),
     ("gpt2 --lora --bf16", 1.5, 3.5),
     # adapters over 4-bit weights: checkpointed, embeddings in fp32, as peft prepares them
     ("llama-3.1-8b --qlora", 13, 17),
@@ -55,7 +44,6 @@ ANSWERS: list[tuple[str, float, float]] = [
     ("llama-3.1-8b --int4", 13, 17),
     ("unsloth/llama-3-8b-bnb-4bit --lora", 12.5, 16.5),
     ("llama-3.1-70b --qlora", 48, 60),
-    ("qwen3-32b --qlora", 28, 36),
     ("llama-2-7b --lora --load-in-8bit", 9, 18),
     # TRL's own defaults: fp32 weights under autocast, checkpointed, no logits all at once
     ("llama-3.2-1b --sft", 19, 26),  # 16 bytes
@@ -65,24 +53,16 @@ ANSWERS: list[tuple[str, float, float]] = [
     ("llama-3.1-8b --sft --lora", 31, 36),
     # text that is generated: weights as stored, a cache, one token's logits
     ("llama-3.1-8b --inference", 15.5, 17.5),
-    ("llama-3.1-8b --inference --bf16", 15.5, 17.5),
     ("llama-3.1-8b --inference --4bit", 6.5, 8),
     ("llama-3.1-8b --inference --fp8", 9, 11),
     ("llama-3.1-8b --inference -b 8 --ctx 8k", 24, 37),  # 8 GiB of cache, and the prompts' activations
-    ("llama-3.1-70b --inference", 132, 137),
     ("llama-3.1-70b --inference --tp 4", 33, 38),
-    ("llama-3.1-70b --inference --int4", 38, 46),
-    ("qwen2.5-7b --inference", 14.5, 17),
     ("Qwen/Qwen2.5-7B-Instruct-AWQ --inference", 5.5, 8),
     ("Qwen/Qwen3-8B-FP8 --inference", 9, 12),
     ("mixtral-8x7b --inference", 87, 91),
-    ("gemma-3-27b-text --inference", 50.5, 55),
-    ("qwen3-30b-a3b --inference", 57, 60),
     ("gpt-oss-20b --inference", 13, 18),
-    ("gpt-oss-120b --inference", 60, 70),
     ("gpt-oss-20b --lora --gc", 40, 56),  # unpacked to bf16
     ("deepseek-v3 --inference", 625, 700),  # 671 GB in fp8
-    ("llama-3.1-405b --inference --fp8 --tp 8", 47, 55),
 ]
 """A command line, and the least and the most GiB that its answer may be."""
 CARDS = [
@@ -90,13 +70,8 @@ CARDS = [
     ("llama-3.1-8b --qlora --vram 24", "fits"),
     ("llama-3.1-8b --lora --vram 24", "does_not_fit"),
     ("llama-3.1-8b --gpu-type h100", "fits"),
-    ("llama-3.1-70b --qlora --vram 80", "fits"),
-    ("qwen2.5-7b --inference --gpu-type 3090", "fits"),
-    ("tinyllama-1.1b --gpu-type 3090", "fits"),
     ("llama-3.1-8b --engine vllm --gpu-type l4", "does_not_fit"),  # its cache holds fewer than the model's 131,072
     ("llama-3.1-8b --engine vllm --gpu-type l4 --max-model-len 8192", "fits"),
-    ("gpt-oss-20b --inference --gpu-type 4090", "fits"),
-    ("gpt-oss-120b --inference --gpu-type h100", "fits"),
     ("llama-3.1-70b --inference --gpu 2xa100-80gb", "fits"),
     ("llama-3.1-70b --inference --gpu a100-80gb", "does_not_fit"),
     ("deepseek-r1 --vllm --gpu 8xh200", "fits"),
@@ -128,13 +103,10 @@ def test_a_verdict_is_what_the_field_knows(line: str, verdict: str) -> None:
         10,
         [
             "llama-3.1-8b --gpu-type 4090",
-            "llama-3.1-8b --lora --gpu-type 4090",
-            "llama-3.1-70b --qlora --gpu-type a6000",
             "llama-3.1-70b --vllm --gpu 4x4090",
             "llama-3.1-70b --inference --4bit --gpu 2x3090",
             "qwen2.5-7b --dpo --gpu 4090",
             "llama-3.1-8b --fsdp full_shard --gpu 2x4090 --bf16",
-            "llama-3.1-8b --inference --gpu 3060",
             "llama-3.1-8b --full --fp32 -b 8 --vram 140",
             "llama-3.1-8b --zero3 --gpus 4 --vram 24",
         ],

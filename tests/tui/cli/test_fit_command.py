@@ -1,6 +1,7 @@
 import shlex
 import sys
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,26 @@ def test_a_tool_that_starts_one_process_per_gpu_is_counted_on_all(run_fit, tmp_p
         parallel = said["budget"]["job"].get("parallel", {})
         assert (parallel.get("strategy", "none"), parallel.get("data_replicate", 1)) == (strategy, ranks)
         assert not any("One process is counted" in each for each in said["notes"])
+
+
+ON_24 = ("fit", "Qwen/Qwen2.5-0.5B", "--micro-batch", "8", "--gpu-memory", "24GiB", "--method", "formula")
+
+
+@pytest.mark.slow
+def test_flags_of_a_suggestion_can_be_copied_as_they_are_printed() -> None:
+    """A comma between them would be part of a value."""
+    printed = vramtop(*ON_24, code=1).out.partition("      --")[2]
+    first, *more = f"--{printed}".splitlines()
+    rest = takewhile(lambda line: line.startswith(6 * " "), more)
+    vramtop(*ON_24, *" ".join([first, *rest]).split(), code=0)
+
+
+def test_the_largest_value_that_fits_is_printed_and_suggestions_have_the_flags_of_the_launch_line() -> None:
+    words = ("fit", "gpt2", "--method", "formula", "--gpu-memory", "24GiB")
+    largest = valid_json("fit", vramtop(*words, "--json", code=0).out)["largest"]["micro_batch"]
+    text = vramtop(*words).out
+    assert f"largest that fits, all else unchanged: micro-batch {largest} (now 1)" in text
+    line = "trl sft --model_name_or_path gpt2 --per_device_train_batch_size 128 --max_length 1024"
+    text = vramtop("fit", "--gpu-memory", "16GiB", "--method", "formula", "--", *line.split(), code=1).out
+    assert "--per_device_train_batch_size 128 -> " in text
+    assert "ways to make it fit, least costly first:" in text

@@ -19,13 +19,10 @@ from vramtop.monitor.fleet.stream_line import stream_line
 from vramtop.monitor.probe.probe_reader import DeviceCounters, ProbeSample
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading, ProcessCounters, Snapshot
-from vramtop.monitor.sources.demo import demo_path
-from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.tui.cli.board_json import board_json
 from vramtop.tui.cli.commands import attach
 from vramtop.tui.cli.commands.fleet import fleet_json
-from vramtop.tui.cli.main import main
 
 JOBS = {
     "full": ("gpt2",),
@@ -62,45 +59,6 @@ def test_fits_on_a_described_machine(name: str) -> None:
     assert ("serving" in found) == (name == "served")
     assert found["host"]["verdict"] == "does_not_fit"
     assert found["cards"] is None
-
-
-def test_settings_in_force_and_changed() -> None:
-    whole = valid_json("config", run("config"))
-    assert whole["file_exists"] is False
-    name, value = "dashboard.interval", 2.0
-    changed = valid_json("config-change", run("config", name, str(value)))
-    assert (changed["setting"], changed["value"]) == (name, value)
-    (found,) = valid_json("config", run("config", name))["settings"]
-    assert (found["value"], found["origin"]) == (value, "file")
-    assert found["line"] > 0
-    assert valid_json("config-change", run("config", "--unset", name))["value"] is None
-
-
-def test_settings_that_are_wrong() -> None:
-    path = Path(valid_json("config", run("config"))["file"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text('[dashboard]\ninterval = "often"\n')
-    (problem,) = valid_json("config", run("config", code=2))["problems"]
-    assert (problem["setting"], problem["line"]) == ("dashboard.interval", 2)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("estimate", "nowhere.toml"),
-        ("fit", "gpt2", "--gpu-type", "abacus"),
-        ("explain", "nowhere.log"),
-        ("attach", "0"),
-    ],
-)
-def test_an_error_is_a_sentence_and_no_json(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
-    try:
-        code = main([*words, "--json"])
-    except SystemExit as end:
-        code = end.code
-    out, err = capsys.readouterr()
-    assert (code, out) == (2, "")
-    assert err.startswith("vramtop")
 
 
 @pytest.fixture
@@ -185,14 +143,3 @@ def test_a_run_with_the_probe_that_is_over_its_budget(monkeypatch: pytest.Monkey
     assert (found["probe"], found["counters"][0]["reserved_bytes"], found["status"]) == (True, 2**31, "over")
     assert found["observed_bytes"] == 30 * 2**30
     assert found["explanation"][0]["changes"]
-
-
-def test_lines_of_recordings(machine: Snapshot, watchlist: Watchlist, tmp_path: Path) -> None:
-    recorded = [replace(machine, watched=watchlist.runs()), next(iter(read_recording(demo_path())))]
-    for number, snapshot in enumerate(recorded):
-        path = tmp_path / f"{number}.jsonl"
-        with RecordingWriter(path) as writer:
-            writer.write(snapshot)
-        head, line = path.read_bytes().splitlines()
-        valid_json("recording-head", head)
-        assert len(valid_json("recording-line", line)["gpus"]) == len(snapshot.gpus)

@@ -35,18 +35,10 @@ def test_an_input_that_is_closed_leaves_time_for_one_line(stream: Stream) -> Non
 
 
 @pytest.mark.slow
-def test_it_ends_with_its_input(stream: Stream) -> None:
+@pytest.mark.parametrize("closed", ["stdin", "stdout"])
+def test_it_ends_with_its_input_and_when_nobody_reads(stream: Stream, closed: str) -> None:
     process = stream(1, 24)
-    assert process.stdin and process.stdout  # noqa: PT018
     lines = [process.stdout.readline() for _ in range(3)]
     assert len({valid_json("stream", line)["time"] for line in lines}) == 3
-    process.stdin.close()
-    assert process.wait(60) == 0
-
-
-@pytest.mark.slow
-def test_it_ends_when_nobody_reads(stream: Stream) -> None:
-    process = stream(1, 24)
-    process.stdout.readline()
-    process.stdout.close()
+    getattr(process, closed).close()
     assert process.wait(60) == 0

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from builders import make_budget
 from screen_host import ScreenHost, field_row, retype
-from textual.pilot import Pilot
 from waiting import until_shown
 
 from vramtop.estimator.budget import Budget
@@ -26,14 +25,6 @@ model = get_peft_model(model, LoraConfig(r=4))
 args = TrainingArguments(per_device_train_batch_size=4, output_dir="x", run_name="{OLD} run")
 Trainer(model=model, args=args, train_dataset=None).train()
 """
-JOB_FILE = f"""
-name = "{OLD} run"
-[model]
-id = "{OLD}"
-[training]
-micro_batch = 2
-trainable = ["lm_head"]
-"""
 
 
 def estimate(job: Job) -> Budget:
@@ -46,7 +37,7 @@ def estimate(job: Job) -> Budget:
 def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FitCheckScreen:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "job.toml").write_text(JOB_FILE)
+
     return FitCheckScreen(Watchlist(estimate=estimate), estimate=estimate)
 
 
@@ -59,16 +50,12 @@ def estimated(screen: FitCheckScreen, model: str) -> bool:
     return not view.is_invalid and view.budget is not None and view.budget.job.model.id == model
 
 
-async def opened(pilot: Pilot[None], screen: FitCheckScreen, text: str) -> None:
-    screen.action_open(text)
-    await until_shown(pilot, lambda: bool(screen.query("#heading-found")) and bool(screen.query("FieldRow Input")))
-
-
 @pytest.mark.slow
 async def test_a_launch_line_is_read_again_with_another_model_and_edits_stay(screen):
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
-        await opened(pilot, screen, "python train.py")
+        screen.action_open("python train.py")
+        await until_shown(pilot, lambda: bool(screen.query("#heading-found")) and bool(screen.query("FieldRow Input")))
         await retype(pilot, screen, "training.sequence_length", "512")
         await retype(pilot, screen, "lora.rank", "16")
         await until_shown(pilot, lambda: estimated(screen, OLD))
