@@ -5,7 +5,6 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, get_args
 
@@ -14,7 +13,6 @@ from ..common.errors import CannotTellError, InputError
 from ..common.paths import working_folder
 from ..common.records import replace
 from ..job.settings import MAX_CONF, Software
-from .arguments import table as arguments_table
 from .notebook import notebook_of_program, with_cells
 from .program.accelerate import accelerate_layers
 from .program.device_choice import choice_of_line, choice_of_script
@@ -22,7 +20,6 @@ from .program.pinned_versions import pinned_versions, repository_folders
 from .program.program import Program
 from .program.world_size import read_world_size
 from .script.libraries import DIFFUSION
-from .script.options import MEMORY_ARGUMENTS
 from .script.script_settings import ScriptSettings, read_script
 from .script.training import SIZE_ARGUMENTS
 from .script.values import UNKNOWN
@@ -36,7 +33,7 @@ from .source.evidence import (
     decided_parts,
 )
 from .source.filesystem_view import FilesystemView
-from .source.flags import abbreviations, parse_flags
+from .source.flags import parse_flags
 from .source.notebooks import NotebookCode
 from .source.old_calls import assumed_versions
 from .source.settings import UNKNOWN_TABLE, LayeredSettings, Setting, SettingsLayer, as_int
@@ -45,7 +42,7 @@ from .source.versions import AssumedVersion, is_at_least, older_versions, transf
 from .started_tool import find_started_tool
 from .tools.shared.unread_tools import unread_tool_of_launch
 from .tools.tool_registry import find_tool_by_launch, parse_launch, split_launch_line
-from .trainer.trained_model import MODEL_NAMES, base_of_adapters, known_config
+from .trainer.trained_model import base_of_adapters, known_config
 from .trainer.trainer_program import read_trainer
 from .trl.defaults import model_config_defaults, trl_defaults
 
@@ -290,12 +287,6 @@ def _read_own_script(program: Program) -> JobReading:
     if script.options_file is not None and not files:
         files = _table_layer(program, script.options_file)
         script = read()
-    _doubt_abbreviations(program, flags, script)
-    if unread := _unread_flags(flags, script):
-        _warn_of_unread_flags(program, unread)
-        flags = {name: setting for name, setting in flags.items() if name not in unread}
-        files = {} if "config" in unread else files
-        script = read()
     uses_trl = script.trl_method is not None
     if assumed := assumed_versions(script.old_calls, program.versions, program.beside_python, uses_trl=uses_trl):
         program = _with_assumed(program, assumed)
@@ -395,31 +386,6 @@ def _may_be_wrapped(script: ScriptSettings, versions: Mapping[str, str]) -> bool
     return script.trains_with_trainer and on_first and not (four or by_unsloth or settings.is_true("load_in_8bit"))
 
 
-def _unread_flags(flags: SettingsLayer, script: ScriptSettings) -> SettingsLayer:
-    """Return the flags that no parser of the script reads; none where not all that it reads is known."""
-    read = script.read_options
-    passed_over = {name: setting for name, setting in flags.items() if name in script.passed_over}
-    if read is None:
-        return passed_over
-    return passed_over | {
-        name: setting
-        for name, setting in flags.items()
-        if setting.origin.startswith("--")
-        and name.removeprefix("no_") not in read
-        and f"no_{name}" not in read
-        and not any(each.startswith(name) for each in read)
-        and name != "local_rank"  # which launchers add
-    }
-
-
-def _warn_of_unread_flags(program: Program, unread: SettingsLayer) -> None:
-    """Name the flags that the script does not read."""
-    names = list(dict.fromkeys(setting.origin.partition(" ")[0] for setting in unread.values()))
-    shown = ", ".join(names[:_MAX_NAMES])
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    program.findings.warn(f"{program.launch.program_name} does not read {shown}{more}; these options are not counted.")
-
-
 def _warn_of_unread_files(program: Program, opened: Collection[str | None]) -> None:
     """Warn of configuration files on the command line that the program was not seen to open."""
     for word in program.launch.arguments:
@@ -430,13 +396,6 @@ def _warn_of_unread_files(program: Program, opened: Collection[str | None]) -> N
             continue
         if text not in opened and os.access(program.filesystem.resolve(text), os.R_OK):
             sentence = f"vramtop does not read {text} on the command line; its settings are not counted."
-            program.findings.doubt(sentence, "either", *_PARTS)
-
-
-def _doubt_abbreviations(program: Program, flags: SettingsLayer, script: ScriptSettings) -> None:
-    own_names = {*MODEL_NAMES, *chain(*arguments_table.library("transformers").aliases.values())}
-    for name, sentence in abbreviations(flags, script.option_names or MEMORY_ARGUMENTS):
-        if script.option_names or ("_" in name and name not in own_names):
             program.findings.doubt(sentence, "either", *_PARTS)
 
 

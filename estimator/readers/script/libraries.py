@@ -14,13 +14,13 @@ from ..source.old_calls import old_arguments, old_names
 from ..source.settings import Setting
 from ..source.versions import AssumedVersion
 from ..trl.methods import method_of_class
-from .configs import CONFIG_DEFAULTS, LENGTH_ARGUMENTS, ModelConfig
+from .configs import CONFIG_DEFAULTS, LENGTH_ARGUMENTS
 from .model_calls import ENCODERS, MODEL_CALLS, config_class, from_class, is_model_class, loads_model
 from .models import AdapterConfig, Model, is_adapter_config, models_in
 from .notes import Doubt, Notes
-from .options import LIBRARIES, TRAINING_CONFIG, Parsed, Parser, field, run_function
+from .options import LIBRARIES, TRAINING_CONFIG, Parser, field, run_function
 from .sharding import SHARDING_CALLS
-from .training import TRAINING_CALLS, Arguments, is_parameters, make_arguments, make_optimizer, make_trainer
+from .training import TRAINING_CALLS, is_parameters, make_arguments, make_optimizer, make_trainer
 from .values import UNKNOWN, Call, Class, Function, Instance, Name, plain, short_text
 
 DIFFUSION = "a model of diffusers"
@@ -34,12 +34,6 @@ _NEVER_TRAIN = scripts().names["libraries_without_a_loop"]
 """Libraries without a training loop, beside those that are trusted."""
 _HARMLESS = re.compile(rf"(?i).*({'|'.join(scripts().names['harmless'])}).*|is_.*|debug|info|warning|error|critical")
 """Functions on which no memory of a step depends, by their names."""
-_OF_DATA = re.compile(
-    r"(?i)data|example|token|chat|template|prompt|text|batch|sample|input|label|feature|message|image|path|str"
-)
-"""In the names of functions that make data, where they are not given a model."""
-_PATCHES = re.compile(r"(?i)(^|_)(monkey|hijack|inject|swap|override|patch(es|ed|ing)?(_|$))")
-"""Modules that change what libraries do, by their names."""
 _TRAINS = re.compile(r"(?i)train|fit|^(run|main|launch)")
 """Functions that may be the training itself, by their names."""
 _GENERATES = re.compile(r"(?i)generat|pipeline$|^(pipe|chat|infer|predict)$")
@@ -57,8 +51,6 @@ _PARSERS = ("HfArgumentParser", "TrlParser", "ArgumentParser", "H4ArgumentParser
 _USUAL_TORCH = "2.13.0"
 """The version of torch where none is known; scripts ask whether it is 2."""
 _TRUE_ON_A_GPU = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
-DECISIVE = (Model, ModelConfig, Arguments, Parsed)
-"""Values that a function which is not known may change, and memory with them."""
 
 
 def call_library(call: Call) -> Any:
@@ -115,35 +107,19 @@ def _unknown(call: Call) -> Any:
         if isinstance(value, Function | Instance):
             more, path = call.value(None, "fn_kwargs"), getattr(value, "name", name)
             call.run.call(value, Call(call.run, call.node, path, kwargs=more if isinstance(more, dict) else {}))
-    notes.options.is_open |= any(isinstance(value, Parser) for value in given)
     taken = [each for each in given if name not in _MAPS or not isinstance(each, Instance)]
     models = list(dict.fromkeys(each for value in taken for each in models_in(value)))
     if models and _AVERAGES.fullmatch(name):
         return call.doubt(f"{name}(...) keeps an average of the weights, which is not counted.", key="other_models")
     if call.receiver is UNKNOWN and name in _MATTER:
         call.doubt(f"{short_text(call.node)}: of what is not known.")
-    is_pythons = "." in call.path and root in sys.stdlib_module_names and not models
-    is_trusted = (root in _TRUSTED or is_pythons) and call.receiver is None
-    if is_trusted or _HARMLESS.fullmatch(name) or (not models and _OF_DATA.search(name)):
+    is_trusted = (root in _TRUSTED or root in sys.stdlib_module_names) and call.receiver is None
+    if not models or is_trusted or _HARMLESS.fullmatch(name):
         return UNKNOWN
-    _doubt_unknown(call, name, models)
-    if call.run.statement is call.node:
-        return None
-    return next((value for value in given if models and models[0] in models_in(value)), UNKNOWN)
-
-
-def _doubt_unknown(call: Call, name: str, models: list[Model]) -> None:
-    """Note a function that is not known where it is given what decides, or may do anything."""
-    given, taken = [*call.args, *call.kwargs.values()], call.run.statement is not call.node
-    is_open = "." in call.path or call.receiver is UNKNOWN
-    decides = is_open and any(isinstance(value, DECISIVE) for value in given)
-    acts = not taken and call.receiver is None and call.path.partition(".")[0] in call.notes.foreign
-    if not (decides or acts or (models and (taken or is_open))) or call.path in call.notes.noted:
-        return
     for model in models:
         model.changed_unseen = True
-    call.notes.noted.add(call.path)
     call.doubt(f"{name}(...) is not known.")
+    return next(value for value in given if models[0] in models_in(value))
 
 
 def _note_old(call: Call) -> None:
@@ -167,14 +143,12 @@ def version(library: str, notes: Notes) -> Any:
 
 
 def imported(path: str, where: str, notes: Notes) -> None:
-    """Note an imported module whose name says that it patches libraries."""
+    """Note an imported module that vramtop does not know."""
     root = path.partition(".")[0]
     if root in ("trl", "unsloth"):
         notes.first_trainers = notes.first_trainers or root
     if root not in {*_TRUSTED, *LIBRARIES, *_NEVER_TRAIN, *sys.stdlib_module_names}:
         notes.foreign.setdefault(root, where)
-        if _PATCHES.search((path.rpartition(".")[0] or path).replace(".", "_")):
-            notes.doubt(f"{where}: {path} may change what libraries do; it is not read.")
 
 
 def decorate(function: Function, call: Call) -> Any:
@@ -185,7 +159,6 @@ def decorate(function: Function, call: Call) -> Any:
     elif name == "command":
         function.options = options.of_function(function, call.run)
     elif name == "main" and call.kwargs:
-        options.is_open = True
         call.doubt(f"the configuration files of {name}() are not read; its settings are not known.")
     elif name == "find_executable_batch_size":
         return call.doubt(f"{name} searches for the batch size, and is not followed.")
@@ -344,14 +317,6 @@ def _liger(call: Call) -> None:
         written.setdefault("liger_kernel_config", Setting(value=stated, origin=origin))
 
 
-def _add_tokens(call: Call) -> Any:
-    """Note words that a tokenizer is given, unless the script spells them out."""
-    node, value = call.nodes.get(0), call.value(0, "new_tokens")
-    known = isinstance(value, str | list) and not any(each is UNKNOWN for each in value)
-    call.notes.adds_tokens |= not known and not isinstance(node, ast.List)
-    return UNKNOWN
-
-
 def _compile(call: Call) -> Any:
     value, backend = call.value(0, "model", default=UNKNOWN), plain(call.kwargs.get("backend", "inductor"))
     named = backend if isinstance(backend, str) else "of another name"
@@ -428,7 +393,6 @@ _BY_NAME: Mapping[str, Callable[[Call], Any]] = {
     **dict.fromkeys(("get_world_size", "get_num_processes"), lambda call: call.notes.ranks),
     **dict.fromkeys(("add_argument", "parse_args", "parse_known_args"), lambda call: Parser(call).method(call)),
     **dict.fromkeys(("set_default_dtype", "set_default_tensor_type"), _not_read),
-    "add_tokens": _add_tokens,
 }
 _CALLS: Mapping[str, Callable[[Call], Any]] = {
     **{f"*.{name}": handler for name, handler in _BY_NAME.items()},

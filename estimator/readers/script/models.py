@@ -1,6 +1,5 @@
 """Models of a script: which they are, their dtype, quantization and adapters, and what of them is trained."""
 
-import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -14,11 +13,6 @@ from .values import ONLY_WHEN_IT_RUNS, UNKNOWN, Attribute, Call, Name, Record, T
 
 _TRANSPARENT = ("module", "_orig_mod", "_fsdp_wrapped_module", "pretrained_model", "base_model")
 """Attributes under which wrappers keep the model itself."""
-_HARMLESS_ATTRIBUTES = re.compile(
-    r"(?i)^\.?_|\.(_\w+|p|rate)$|dropout|parallel|name|path|token|label|warn|metric|class_|state_dict|generat|device|version|_id$|info|card|logg|seed"
-    r"|is_|items$|evaluat|predict|config|train|step|epoch|weight|bias|data|save|print|hook|tag|language|template|prompt|use_cache|seq"
-)
-"""Attributes of a model that scripts set without changing the memory of a step."""
 _QUIET_METHODS = scripts().names["quiet_methods"]
 _ITSELF = scripts().names["methods_that_return_the_model"]
 BODY_NAMES = frozenset(
@@ -31,17 +25,8 @@ _CHANGES = re.compile(
     r"|(init|build|create|add|load|set)\w*_(vision|audio|speech|tower|module|encoder|projector|head|layer|token)"
 )
 """Methods of a model's own class that change what it holds or trains."""
-_MODULES = re.compile(
-    r"(?i)head|model|encoder|decoder|transformer|embed|layer|score|classifier|backbone|bert|norm|proj|logit|loss|pool"
-    r"|^\?$|^\d+$|_$"
-)
-"""Modules that scripts call directly, and methods of parameters, by their names."""
-
-
-_KEEPS_SIZE = re.compile(r"len\(.*tok|(tok\w*|config)\.vocab_size")
-_ADDS_MORE = re.compile(r"[*](?! *\d{1,3}\b)|<<")
-_FEW = 1000
-"""Words beside those of a tokenizer by which a vocabulary hardly grows."""
+_KEEPS_SIZE = re.compile(r"(len\([\w.]*tok\w*\)|[\w.]*(tok\w*|config)\.vocab_size)( \+ \d{1,3})?")
+"""A vocabulary as large as that of a tokenizer."""
 STORED = ("dtype", "torch_dtype", "load_in_4bit", "load_in_8bit")
 """Settings of how weights are stored."""
 
@@ -71,7 +56,7 @@ class Part(Thing):
         """Take an assignment: a module replaces a part of the model."""
         if name == "requires_grad":
             self.freeze(value, call)
-        elif name != "data" and (not _HARMLESS_ATTRIBUTES.search(f"{self.name}.{name}") or isinstance(value, Thing)):
+        elif isinstance(value, Thing) or "checkpointing" in name:
             sentence = f"what the script puts in the place of {self.name or 'model'}.{name} is not counted."
             keeps = name == "lm_head" and any(models_in(value))  # with another type of what it returns
             call.doubt(sentence, key="training.loss" if keeps else None)
@@ -93,9 +78,7 @@ class Part(Thing):
     def called(self, call: Call) -> Any:
         """Return the result of a forward pass of the part, or of a method of the model's own class."""
         name = self.name
-        if name.startswith(("save_", "push_")):
-            return UNKNOWN
-        if _CHANGES.search(name) or not (_MODULES.search(name) or _HARMLESS_ATTRIBUTES.search(name)):
+        if _CHANGES.search(name) and not name.startswith(("save_", "push_")):
             call.doubt(f"{name}(...) may change the model; vramtop does not follow it.")
             return self.owner
         return UNKNOWN
@@ -241,21 +224,13 @@ def _checkpoint(part: Part, call: Call) -> Any:
         call.doubt(f"{short_text(call.node)}: checkpointing of part of the model is not counted.")
 
 
-def _adds_many(call: Call, node: ast.expr | None, shown: str) -> bool:
-    """Return True for a size that is larger than a tokenizer's by more than a few words, or by an unknown number."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and call.scope is not None:
-        more = call.run.evaluate(node.right, call.scope)
-        return not (type(more) is int and more < _FEW)
-    return _ADDS_MORE.search(shown) is not None
-
-
 def _resize(part: Part, call: Call) -> Any:
     """Follow ``resize_token_embeddings(n)``; by a few tokens of a tokenizer the vocabulary hardly grows."""
     key: str | int = "new_num_tokens" if "new_num_tokens" in call.kwargs else 0
     shown, value = short_text(call.nodes.get(key)), call.value(0, "new_num_tokens")
     if type(value) is int and part.owner.config is not None:
         part.owner.config.take("vocab_size", call.setting(key), call)
-    elif not _KEEPS_SIZE.search(shown) or _adds_many(call, call.nodes.get(key), shown) or call.notes.adds_tokens:
+    elif not _KEEPS_SIZE.fullmatch(shown):
         call.doubt(f"resize_token_embeddings({shown}) may add many tokens, which are not counted.")
     return part
 

@@ -54,8 +54,6 @@ class Notes(msgspec.Struct):
     assigned: dict[str, Setting] = msgspec.field(default_factory=dict)
     """What the script sets whatever its command line says."""
     called: set[str] = msgspec.field(default_factory=set)
-    noted: set[str] = msgspec.field(default_factory=set)
-    """Functions that are not known, each noted at its first call."""
     old_calls: dict[OldCall, str] = msgspec.field(default_factory=dict)
     """What today's libraries refuse, and where it stands."""
     foreign: dict[str, str] = msgspec.field(default_factory=dict)
@@ -63,8 +61,6 @@ class Notes(msgspec.Struct):
     has_unsloth: bool = False
     first_trainers: str = ""
     """The one of TRL and unsloth that is imported first: unsloth replaces TRL's classes as they are imported later."""
-    adds_tokens: bool = False
-    """A tokenizer is given more words, of which it is not known how many they are."""
     encoders: list[Doubt] = msgspec.field(default_factory=list)
     """Doubts about models of sentence-transformers: beside another trained model, they are no more than that."""
     own_loss: bool = False

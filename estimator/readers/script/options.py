@@ -2,7 +2,6 @@
 
 import ast
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
@@ -46,14 +45,8 @@ class Options:
     def __init__(self, given: Mapping[str, Setting]) -> None:
         self.given = given
         self.declared: dict[str, Declared] = {}
-        self.names: set[str] = set()
-        """Names of the declared options, which the command line may abbreviate as argparse allows."""
-        self.is_open = False
-        """It has options besides, or its parser takes what it does not know."""
         self.file: str | None = None
         """The file that its parser takes the options from, in place of the command line."""
-        self.abbreviates = True
-        """Its parser takes abbreviations."""
         self.used: set[str] = set()
         """Options that the script was seen to use."""
         self.assigned: dict[str, Setting] = {}
@@ -100,7 +93,6 @@ class Options:
     def add_argument(self, call: Call) -> None:
         """Declare ``parser.add_argument("--batch", type=int, default=4)``."""
         flags = [word.partition("/")[0] for word in call.args if isinstance(word, str)]
-        self.is_open |= not flags or len(flags) < len(call.args)
         name = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else "")
         named = [flag for flag in flags if not flag.startswith("-") and name.startswith("-")]  # click's
         dest = call.value(None, "dest", default=next(iter(named), None))
@@ -122,34 +114,27 @@ class Options:
             default = UNKNOWN  # one of the words, whose order is not followed
         is_list = number in ("+", "*") or isinstance(number, int)
         origin = f"{call.where}: default of {name}"
-        self.declare(key, Declared(default=default, origin=origin, kind=word, is_list=is_list))
+        self.declared[key] = Declared(default=default, origin=origin, kind=word, is_list=is_list)
         for flag in flags:
             short = flag.lstrip("-").replace("-", "_")
-            self.names.add(short)
             if short != key and short in self.given and key not in self.given:
                 self.given = {**self.given, key: self.given[short]}
-
-    def declare(self, name: str, declared: Declared) -> None:
-        """Take an option."""
-        self.names.add(name)
-        self.declared[name] = declared
 
     def declare_fields(self, kind: Class, run: Any) -> None:
         """Declare the fields of a dataclass."""
         for name, node in kind.fields.items():
             value = kind.find(name) if node.value is not None else UNKNOWN
-            self.declare(name, _annotated(node.annotation, value, f"{run.location(node)}: default of {name}"))
+            self.declared[name] = _annotated(node.annotation, value, f"{run.location(node)}: default of {name}")
 
     def of_function(self, function: Function, run: Any) -> dict[str, Any]:
         """Return the values of the options that a function's parameters stand for (click, fire, typer, tyro)."""
         found: dict[str, Any] = {}
-        self.is_open = True
         arguments = function.node.args
         for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
             default = function.defaults.get(each.arg, UNKNOWN)
             origin = f"{run.location(each)}: default of {each.arg}"
             if each.arg not in self.declared:
-                self.declare(each.arg, _annotated(each.annotation, default, origin))
+                self.declared[each.arg] = _annotated(each.annotation, default, origin)
             setting = self.find(each.arg)
             found[each.arg] = setting.value if setting is not None else UNKNOWN
         return found
@@ -191,28 +176,8 @@ def _words(text: Any) -> list[Any] | None:
     return [word for each in text[1:-1].split(",") if (word := each.strip().strip("'\""))]
 
 
-_OTHER_PARSERS = ("getopt", "optparse", "click", "cli")
 LIBRARIES = scripts().names["libraries"]
 """Libraries whose functions are known by name: those of a script that lies in a library's own repository too."""
-_LEAVE_THE_LINE = LIBRARIES | scripts().names["leave_the_line"]
-"""Libraries that leave the command line to the script."""
-
-
-def may_parse_elsewhere(tree: ast.Module) -> bool:
-    """Return True if something besides the parsers that are followed may read the command line."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute | ast.Name) and getattr(node, "attr", getattr(node, "id", "")) in (
-            "argv",
-            "exec",
-        ):
-            return True
-        for each in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
-            module = getattr(node, "module", None) or each.name
-            parts = [*module.split("."), each.name.rpartition(".")[2]]
-            known = parts[0] in _LEAVE_THE_LINE or parts[0] in sys.stdlib_module_names
-            if not known or any(part.lower() in _OTHER_PARSERS or part.endswith("CLI") for part in parts):
-                return True
-    return False
 
 
 class Parsed(Thing):
@@ -271,7 +236,6 @@ class Parser(Thing):
 
     def __init__(self, call: Call) -> None:
         self._options = call.notes.options
-        self._options.abbreviates &= call.value(None, "allow_abbrev", default=True) is True
         kinds = call.value(0, "dataclass_types", default=[]) if call.name != "ArgumentParser" else []
         self._kinds: list[Any] = list(kinds) if isinstance(kinds, list | tuple) else [kinds]
         """The classes that it makes objects of; empty: one object with all options."""
@@ -285,11 +249,11 @@ class Parser(Thing):
         if call.name == "add_argument":
             self._options.add_argument(call)
         elif call.name.startswith("add_"):  # a group, or parsers of subcommands
-            self._options.is_open |= call.name == "add_subparsers"
             return self
         elif call.name == "set_defaults":
             for name, value in call.kwargs.items():
-                self._options.declare(name, Declared(default=value, origin=f"{call.where}: set_defaults({name}=...)"))
+                origin = f"{call.where}: set_defaults({name}=...)"
+                self._options.declared[name] = Declared(default=value, origin=origin)
         return self._parse(call) if call.name.startswith("parse") else UNKNOWN
 
     def _parse(self, call: Call) -> Any:
@@ -301,27 +265,14 @@ class Parser(Thing):
         if is_file and isinstance(path, str):
             self._options.file = path
         if own_words or (is_file and not is_given) or call.name == "parse_dict":
-            self._options.is_open = True
             call.doubt(f"vramtop does not follow where {call.name}(...) gets its options; flags are counted.")
         if not self._kinds:
             parsed = Parsed(self._options)
-            self._options.is_open |= call.name == "parse_known_args" and _uses_rest(call)
             return (parsed, UNKNOWN) if call.name == "parse_known_args" else parsed
         found = tuple(_parse_class(kind, call) for kind in self._kinds)
         if call.value(None, "return_remaining_strings") is True:
-            self._options.is_open = True
             return (*found, UNKNOWN)
         return found[0] if call.name == "parse" and len(found) == 1 else found
-
-
-def _uses_rest(call: Call) -> bool:
-    """Return True unless ``args, _ = parser.parse_known_args()`` is never asked for the words that the parser left."""
-    nodes = [*ast.walk(call.run.tree)]
-    targets = [each.targets[0] for each in nodes if isinstance(each, ast.Assign) and each.value is call.node]
-    names = [getattr(each.elts[-1], "id", "") for each in targets if isinstance(each, ast.Tuple)]
-    return not names or any(
-        isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and each.id in names for each in nodes
-    )
 
 
 def _parse_class(kind: Any, call: Call) -> Any:
@@ -338,7 +289,6 @@ def _parse_class(kind: Any, call: Call) -> Any:
                 call.notes.hints.setdefault("per_device_train_batch_size", batch)
         return _parse_library_class(kind.name, call)
     if not isinstance(kind, Class):
-        options.is_open = True
         return UNKNOWN
     options.declare_fields(kind, call.run)
     base = next(kind.library_bases(), None)
@@ -352,10 +302,7 @@ def _parse_class(kind: Any, call: Call) -> Any:
 def _parse_library_class(name: str, call: Call) -> Parsed:
     """Return the object of a library's class with the options of the command line."""
     notes, options, method = call.notes, call.notes.options, method_of_class(name)
-    options.is_open = True
-    options.names |= MEMORY_ARGUMENTS
     if TRAINING_CONFIG.fullmatch(name) is None:
-        options.abbreviates = False
         return Parsed(options)
     notes.called.add(name)
     if name == "ModelConfig":
@@ -380,7 +327,6 @@ def run_function(call: Call) -> Any:
     if isinstance(function, Class) and call.name == "cli":
         return _parse_class(function, call)
     if not isinstance(function, Function):
-        options.is_open = True
         return UNKNOWN
     if call.name in ("Fire", "cli", "run"):
         function.options = function.options or options.of_function(function, call.run)

@@ -32,7 +32,7 @@ from .named_settings import (
     varying_lengths,
 )
 from .notes import Doubt, Notes
-from .options import LIBRARIES, MEMORY_ARGUMENTS, TRAINING_CONFIG, Options, may_parse_elsewhere
+from .options import LIBRARIES, MEMORY_ARGUMENTS, TRAINING_CONFIG, Options
 from .trained_model import (
     BATCHES,
     PLAIN_TRAINERS,
@@ -88,12 +88,6 @@ class ScriptSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Options that it was seen to use."""
     unused: frozenset[str] = frozenset()
     """Options that do not decide what their names say."""
-    passed_over: frozenset[str] = frozenset()
-    """Unused options on the command line that the script gives to nothing that takes them."""
-    option_names: frozenset[str] = frozenset()
-    """Names that its command line may have, and may abbreviate as argparse allows."""
-    read_options: frozenset[str] | None = None
-    """All options that it reads; None: not known."""
     options_file: str | None = None
     """The file that its parser takes the options from."""
     unresolved: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -270,8 +264,7 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
         unused = read_model(model, notes, certain=trained.certain)
     else:
         doubt_model(reader)
-    passed_over, elsewhere = decided_by_script(trained, notes)
-    unused |= elsewhere
+    unused |= decided_by_script(trained, notes)
     given = options.find("model", uses=False)
     if given is not None and model is None and not notes.models and notes.find_config(str(given.value)) is None:
         unused.add("model")  # no library loads one by name, and none has the name: it is the script's
@@ -301,7 +294,6 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
     unresolved = _take_unresolved(notes, calls)
     used = options.used | {key for key in options.declared if key not in options.given}
     computed = {*options.assigned, "target_modules"}  # whatever the flag of that name says
-    is_open = options.is_open or not has_optimizer or may_parse_elsewhere(tree)
     return ScriptSettings(
         assigned=notes.assigned,
         written=notes.written,
@@ -313,11 +305,8 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
         own_loop=not notes.trainers and bool(notes.trains or notes.given or notes.optimizers),
         loads_model=model is not None and trained.name is None,
         understood=frozenset({*used, *(f"no_{each}" for each in used)}),
-        unused=frozenset(unused | passed_over | no_lengths),
-        passed_over=frozenset(passed_over & options.given.keys()),
+        unused=frozenset(unused | no_lengths),
         options_file=options.file,
-        option_names=frozenset(options.names) if options.abbreviates else frozenset(),
-        read_options=None if is_open else frozenset({*options.names, *options.declared, *options.used}),
         unresolved={key: text for key, text in unresolved.items() if key not in options.given.keys() - computed},
         framework=next(iter(others), None),
         unknown_trainer=unknown.removesuffix("Trainer").lower() if unknown is not None else None,

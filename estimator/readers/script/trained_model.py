@@ -178,11 +178,11 @@ def read_unsloth(notes: Notes) -> None:
         notes.doubt(f"{notes.hints['max_seq_length'].origin}: {sentence}", key="training.sequence_length")
 
 
-def decided_by_script(trained: _Trained, notes: Notes) -> tuple[set[str], set[str]]:
+def decided_by_script(trained: _Trained, notes: Notes) -> set[str]:
     """Let what the script gives its trainer and its model count before its own flags.
 
     Both are known as a whole: without ``**table`` that only the running script knows. Return the flags that it gives
-    neither, and those for a batch that it gives something else.
+    neither.
     """
     options, model = notes.options, trained.model
     arguments = [trainer.arguments for trainer in notes.trainers if trainer.ran or len(notes.trainers) == 1]
@@ -197,8 +197,8 @@ def decided_by_script(trained: _Trained, notes: Notes) -> tuple[set[str], set[st
         notes.assigned.setdefault(name, notes.written[name])
     passed_over = names - notes.written.keys() - notes.assigned.keys()
     own = options.declared.keys() - options.used
-    unused = passed_over & (_OF_LOADING | _OF_SHARDING | own)
-    return unused, {name for name in passed_over if name in BATCHES[1:] and name in options.declared} - unused
+    batches = {name for name in BATCHES[1:] if name in options.declared}
+    return passed_over & (_OF_LOADING | _OF_SHARDING | own | batches)
 
 
 def read_named_model(name: Setting, notes: Notes, tree: ast.Module) -> set[str]:

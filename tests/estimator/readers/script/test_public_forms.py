@@ -86,10 +86,6 @@ def own_loop(before: str = "") -> str:
             {"training.sequence_length": 384},
         ),
         (
-            everything(after="more = 9\nmodel.resize_token_embeddings(len(tokenizer) + more)\n"),
-            {"training.micro_batch": 2},
-        ),
-        (
             everything(after="tokenizer.add_tokens(['a'])\nmodel.resize_token_embeddings(len(tokenizer))\n"),
             {"training.micro_batch": 2},
         ),
@@ -104,10 +100,6 @@ def test_forms_that_are_read_without_a_doubt(tmp_path: Path, text: str, found: d
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (
-            everything(after="tokenizer.add_tokens(words())\nmodel.resize_token_embeddings(len(tokenizer))\n"),
-            "may add many tokens",
-        ),
         (everything(after="model.resize_token_embeddings(count())\n"), "may add many tokens"),
         (everything(after="model.resize_token_embeddings(len(tokenizer) + count())\n"), "may add many tokens"),
         (everything(before="torch.set_default_tensor_type(torch.cuda.HalfTensor)\n"), "is not read"),

@@ -51,7 +51,6 @@ def test_the_first_argument_of_argparse_is_a_name(tmp_path: Path) -> None:
     [
         ("model.model.gradient_checkpointing", "True", None, True),
         ("model.vision_tower.gradient_checkpointing", "True", None, True),
-        ("model.attention_window", "512", None, True),
         ("model.is_parallelizable", "True", None, False),
     ],
 )

@@ -139,13 +139,6 @@ model.generate(max_length=4096)
     assert given.value("training.sequence_length") == 64
 
 
-def test_a_library_that_is_not_known_may_change_others(tmp_path: Path) -> None:
-    acts = "from sequences import init_sequence_parallel\ninit_sequence_parallel(4)\n"
-    assert warned(read(tmp_path, HEAD + acts + LOAD + TRAIN), "init_sequence_parallel(...) is not known")
-    asks = "from sequences import get_sequence_parallel_rank\nrank = get_sequence_parallel_rank()\n"
-    assert not warned(read(tmp_path, HEAD + asks + LOAD + TRAIN), "is not known")
-
-
 @pytest.mark.parametrize(("number", "ranks"), [("4", 4), ("torch.cuda.device_count()", None)])
 @pytest.mark.parametrize(
     ("wrap", "key"), [("FSDP(model)", "parallel.data_shard"), ("DDP(model)", "parallel.data_replicate")]
