@@ -131,9 +131,7 @@ def test_results_of_another_card_or_no_results_are_not_overwritten(run: Run, tmp
         assert (tmp_path / "results.json").read_text() == text
 
 
-def test_a_program_that_hangs_is_ended_with_its_children_and_its_figures_stay(
-    table: Path, run: Run, tmp_path: Path
-) -> None:
+def test_a_program_that_hangs_is_ended_with_its_children_and_its_figures_stay(table, run, tmp_path) -> None:
     table.with_name("says.py").write_text(
         "import pathlib, subprocess, time\nchild = subprocess.Popen(['sleep', '600'])\n"
         f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\n"

@@ -31,10 +31,7 @@ ESTIMATES = {
     "traced, 8B": ("meta-llama/Llama-3.1-8B", "--method", "traced"),
     "traced, 70B under 8-way FSDP2": ("meta-llama/Llama-3.1-70B", "--method", "traced", *FSDP2),
 }
-_PEERS = {
-    "nvitop": (("--interval", "1"), ("-1",)),
-    "nvtop": (("--delay", "10"), ()),
-}
+_PEERS = {"nvitop": (("--interval", "1"), ("-1",)), "nvtop": (("--delay", "10"), ())}
 """The options with which each refreshes once a second, and with which it prints once; empty: it cannot."""
 _GPU_FIGURE = r"\d ?(%|MiB|GiB|Gi)"
 """Pattern of a GPU's utilisation or memory in the output of any of the programs."""

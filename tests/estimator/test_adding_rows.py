@@ -50,7 +50,6 @@ def test_a_framework(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FRAMEWORKS, "mine", row)
     budget = estimate(Job(model=GPT2, training=Training(framework="mine", precision="bf16-mixed")))
     forward = budget.phase("forward")
-    assert forward is not None
     assert forward.components.gradients == 4 * PARAMETERS  # fp32, and allocated throughout
     assert budget.peak.components.weights == 2 * PARAMETERS
 
@@ -90,7 +89,6 @@ def test_a_gpu_of_a_new_generation(catalogue: Path) -> None:
     generation += "cublas_workspace_kib = 32768\nengine_workspace_mib = 32\n"
     catalogue.write_text(catalogue.read_text() + ROW.format(compute="13.0") + generation)
     loading = estimate(Job(model=GPT2, target=Target(gpu="made-up-48gb"))).phase("loading")
-    assert loading is not None
     assert loading.components.context == 900 * MIB
 
 

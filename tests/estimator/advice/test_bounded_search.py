@@ -5,22 +5,17 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
 from slow_cases import slow_every
 
 from vramtop.estimator.advice.bounded_search import BoundedSearch
 from vramtop.estimator.advice.largest_fitting import find_largest
 from vramtop.estimator.advice.suggestions import candidate_changes, suggest
-from vramtop.estimator.budget import Budget, Peak
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import Verdict, VramtopError
 from vramtop.estimator.common.reserved_memory import with_reserved_memory
-from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import QuickEstimator, quick_estimator
-from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
-from vramtop.estimator.model.count_parameters import count_parameters
-from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.fit import check_fit
 
@@ -139,75 +134,11 @@ def test_what_is_suggested_was_replayed() -> None:
 
 
 JOB = Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B"), training=Training(precision="bf16", optimizer="adamw-8bit"))
-SMALL_MODELS: tuple[dict[str, Any], ...] = (
-    {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8},
-    {"model_type": "gpt2", "n_embd": 512, "n_layer": 4, "n_head": 8},
-    {"model_type": "qwen3_moe", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
-    | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "num_key_value_heads": 2},
-)
-SETTINGS = st.fixed_dictionaries(
-    {
-        "precision": st.sampled_from(["fp32", "bf16-mixed", "bf16"]),
-        "activation_checkpointing": st.sampled_from(["none", "full"]),
-        "activation_offload": st.booleans(),
-        "optimizer": st.sampled_from(["adamw", "adamw-8bit", "sgd"]),
-        "loss": st.sampled_from(["full", "chunked", "fused-linear"]),
-        "gradient_accumulation": st.sampled_from([1, 4]),
-        "mode": st.sampled_from(["train", "inference"]),
-        "framework": st.sampled_from(["transformers", "torchtitan", "torchtune", "megatron"]),
-    }
-)
-PARALLEL = st.sampled_from([{}, {"strategy": "fsdp2", "data_shard": 4}, {"strategy": "ddp", "data_replicate": 2}])
-
-
-@given(
-    shape=st.sampled_from(SMALL_MODELS),
-    training=SETTINGS,
-    parallel=PARALLEL,
-    batch=st.integers(1, 64),
-    length=st.integers(64, 8192),
-    more=st.tuples(st.integers(0, 16), st.integers(0, 1024)),
-)
-@settings(max_examples=150)
-def test_memory_never_falls_as_batch_or_length_grow(shape, training, parallel, batch, length, more) -> None:
-    """The bisection relies on this monotonicity, but for what the allocator keeps, which follows no simple rule."""
-    config = {"vocab_size": 5000, "intermediate_size": 1024, **shape}
-    arch = read_architecture(config)
-    inventory = count_parameters(arch)
-
-    def need(batch: int, length: int) -> Peak:
-        sizes = {"micro_batch": batch, "sequence_length": length}
-        tables = {"model": {"config": config}, "training": {**training, **sizes}, "parallel": parallel}
-        return closed_form(job_from_mapping(tables, where="test"), arch, inventory, reserved="guessed").peak
-
-    small = need(batch, length)
-    for large in (need(batch + more[0], length), need(batch, length + more[1])):
-        assert small.components.total_bytes <= large.components.total_bytes
-        # the uncertainty differs by phase, and the peak phase changes: by 2.5 % in the worst of 12,000
-        assert large.high_bytes >= 0.95 * small.high_bytes
 
 
 @pytest.fixture(scope="module")
 def quick() -> QuickEstimator:
     return quick_estimator(JOB)
-
-
-@pytest.mark.parametrize("size", [70, 80, 141])
-def test_the_largest_fits_and_the_next_does_not(quick: QuickEstimator, size: int) -> None:
-    def fits(job: Job) -> bool:
-        return quick(job).peak.high_bytes <= size * GIB
-
-    found = find_largest(JOB, fits, max_positions=quick.max_positions)
-    assert found.micro_batch
-    assert found.micro_batch in (1, 2, 4) or found.micro_batch % 8 == 0
-    assert fits(with_changes(JOB, {"training.micro_batch": found.micro_batch}))
-    step = found.micro_batch if found.micro_batch < 8 else 8
-    assert not fits(with_changes(JOB, {"training.micro_batch": found.micro_batch + step}))
-    assert found.sequence_length
-    assert found.sequence_length % 128 == 0
-    assert fits(with_changes(JOB, {"training.sequence_length": found.sequence_length}))
-    if not found.at_model_limit:
-        assert not fits(with_changes(JOB, {"training.sequence_length": found.sequence_length + 128}))
 
 
 def test_the_models_own_limit_is_reported(quick: QuickEstimator) -> None:

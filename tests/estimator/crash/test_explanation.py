@@ -191,7 +191,6 @@ def test_the_logits_are_recognized_by_their_size(budget: Budget, width: int, wor
 
 def test_the_phase_beside_its_predicted_peak(budget: Budget) -> None:
     backward = budget.phase("backward")
-    assert backward is not None
     peak = format_gib(backward.allocated_bytes)
     assert f"more than its predicted peak of {peak} GiB" in said(
         failure("backward", allocated_bytes=backward.allocated_bytes), budget=budget

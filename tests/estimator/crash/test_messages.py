@@ -21,7 +21,6 @@ def test_torch_1_10() -> None:
         "memory try setting max_split_size_mb to avoid fragmentation.  See documentation for Memory Management and "
         "PYTORCH_CUDA_ALLOC_CONF"
     )
-    assert found is not None
     assert (found.backend, found.gpu, found.tried_bytes) == ("CUDA", 1, 1.5 * GIB)
     assert (found.total_bytes, found.free_bytes) == (near(23.7 * GIB), 812.5 * MIB)
     assert found.unallocated_bytes == near((21.10 - 19.25) * GIB)
@@ -35,7 +34,6 @@ def test_before_1_4_what_is_cached_is_not_allocated() -> None:
         "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 10.00 GiB total capacity; 9.00 GiB "
         "already allocated; 0 bytes free; 256.00 MiB cached)"
     )
-    assert found is not None
     assert found.free_bytes == 0
     assert found.unallocated_bytes == 256 * MIB
 
@@ -45,7 +43,6 @@ def test_a_limit_set_by_the_program() -> None:
         "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 24.00 GiB total capacity; 11.00 GiB already allocated; "
         "12.00 GiB free; 12.00 GiB allowed; 11.50 GiB reserved in total by PyTorch)"
     )
-    assert found is not None
     assert (found.free_bytes, found.allowed_bytes) == (12 * GIB, 12 * GIB)
 
 
@@ -56,7 +53,6 @@ def test_torch_2_1_with_its_spelling() -> None:
         "Of the allocated memory 15.00 GiB is allocated by PyTorch, and 5.25 GiB is reserved by PyTorch but "
         "unallocated. If reserved but unallocated memory is large try setting max_split_size_mb to avoid fragmentation."
     )
-    assert found is not None
     assert (found.gpu, found.process_bytes, found.unallocated_bytes) == (0, 20.75 * GIB, 5.25 * GIB)
     assert found.outside_bytes == 0.5 * GIB
     assert found.beside_bytes == near((23.65 - 1.75 - 20.75) * GIB)
@@ -70,7 +66,6 @@ def test_others_and_pools_of_graphs_wrapped_over_lines() -> None:
         memory in use. Of the allocated memory 68.00 GiB is allocated by PyTorch, with 1.25 GiB allocated in
         private pools (e.g., CUDA Graphs), and 1.50 GiB is reserved by PyTorch but unallocated."""
     )
-    assert found is not None
     assert found.others == (OtherProcess(pid=611, used_bytes=8 * GIB), OtherProcess(pid=7, used_bytes=512 * MIB))
     assert (found.private_pool_bytes, found.outside_bytes) == (1.25 * GIB, GIB)
 
@@ -81,7 +76,6 @@ def test_in_a_container_the_process_is_listed_as_another_one() -> None:
         "is free. Process 3814 has 40.00 GiB memory in use. Process 99 has 7.00 GiB memory in use. Of the allocated "
         "memory 38.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
     )
-    assert found is not None
     assert found.process_bytes == 40 * GIB
     assert found.others == (OtherProcess(pid=99, used_bytes=7 * GIB),)
 
@@ -93,7 +87,6 @@ def test_what_the_driver_did_not_know_is_unknown(figure: str) -> None:
         f"free. Including non-PyTorch memory, this process has {figure} memory in use. Of the allocated memory 20.00 "
         "GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
     )
-    assert found is not None
     assert found.process_bytes is None
     assert found.outside_bytes is None
 
@@ -105,19 +98,16 @@ def test_other_allocators() -> None:
         "Free (according to CUDA): 8.00 MiB\nPyTorch limit (set by user-supplied memory fraction)\n"
         "                        : 17179869184.00 GiB"
     )
-    assert asynchronous is not None
     assert (asynchronous.allocated_bytes, asynchronous.tried_bytes) == (9.5 * GIB, 640 * MIB)
     assert asynchronous.unallocated_bytes is None
     npu = parse_message(
         "RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB (NPU 4; 60.00 GiB total capacity; 50.00 GiB already "
         "allocated; 50.00 GiB current active; 1.00 GiB free; 55.00 GiB reserved in total by PyTorch)"
     )
-    assert npu is not None
     assert (npu.backend, npu.gpu, npu.unallocated_bytes) == ("NPU", 4, 5 * GIB)
     hip = parse_message(
         "HIP out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 64.00 GiB of which"
     )
-    assert hip is not None
     assert (hip.backend, hip.total_bytes, hip.free_bytes) == ("HIP", 64 * GIB, None)
 
 

@@ -137,7 +137,6 @@ def test_what_filled_the_card() -> None:
 
 def test_the_allocation_that_failed() -> None:
     failed = read(training_crash()).failed
-    assert failed is not None
     assert (failed.tried_bytes, failed.free_bytes) == (500 * MIB, 120 * MIB)
     assert (failed.component, failed.phase) == ("logits", "forward")
     assert str(failed.place) == "loss/loss_utils.py:36 fixed_cross_entropy"
@@ -240,9 +239,7 @@ def test_the_answer_is_the_same_from_json() -> None:
         ),
     ],
 )
-def test_a_snapshot_beyond_a_limit_says_the_limit(
-    name: str, limit: Limit, sentence: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_beyond_a_limit_says_the_limit(name, limit, sentence, monkeypatch) -> None:
     monkeypatch.setattr(snapshot_reader, name, limit)
     with pytest.raises(InputError) as error:
         read(training_crash())

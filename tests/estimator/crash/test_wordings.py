@@ -248,16 +248,13 @@ def test_every_row_of_the_table_has_an_example() -> None:
 
 def test_figures_of_the_gpu() -> None:
     memory = explained(TENSORFLOW).failure.memory
-    assert memory is not None
     assert (memory.gpu, memory.tried_bytes, memory.allocated_bytes) == (1, 1.5 * GIB, 7.5 * GIB)
     assert memory.total_bytes == 8 * GIB
     memory = explained(FREE).failure.memory
-    assert memory is not None
     assert (memory.free_bytes, memory.total_bytes, memory.tried_bytes) == (30 * GIB, 40 * GIB, None)
     rmm = "bad_alloc: cudaErrorMemoryAllocation: out of memory\n- Free memory: {}\n- Requested memory: {}"
     for free, tried in (("2GB", "3GB"), (2 * GIB, 3 * GIB)):  # XGBoost names the units since 3.0
         memory = explained(rmm.format(free, tried)).failure.memory
-        assert memory is not None
         assert (memory.free_bytes, memory.tried_bytes) == (2 * GIB, 3 * GIB)
 
 
@@ -284,7 +281,6 @@ def test_sizes_as_programs_print_them(text: str, size: float | None) -> None:
 @pytest.mark.parametrize("word", ["out of memory", "OutOfMemory", "RESOURCE_EXHAUSTED", "Failed to allocate", "OOM"])
 def test_an_unknown_wording_is_never_denied(word: str) -> None:
     cause = read(f"fatal: {word} (frobnicator)").cause
-    assert cause is not None
     assert (cause.kind, cause.text) == ("not understood", f"fatal: {word} (frobnicator)")
 
 
@@ -408,7 +404,6 @@ def test_the_device_that_llama_cpp_names() -> None:
     memory = explained(
         "CUDA error: out of memory\n  current device: 1, in function alloc at ggml-cuda.cu:9"
     ).failure.memory
-    assert memory is not None
     assert (memory.gpu, memory.tried_bytes, memory.total_bytes) == (1, None, None)
 
 

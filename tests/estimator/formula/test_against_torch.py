@@ -138,9 +138,7 @@ def test_each_phase_lies_within_three_per_cent_of_what_torch_allocates(
         ("causal-lm", "CAUSAL_LM", transformers.AutoModelForCausalLM, {}),
     ],
 )
-def test_the_head_of_a_new_task_trains_beside_adapters(
-    budget_of: Callable[..., Budget], task: str, kind: str, model_class: Any, head: dict[str, Any]
-) -> None:
+def test_the_head_of_a_new_task_trains_beside_adapters(budget_of, task, kind, model_class, head) -> None:
     peft = pytest.importorskip("peft")
     config = CONFIGS["bert"] | head if task != "causal-lm" else LLAMA
     targets = ["query", "value"] if task != "causal-lm" else ["q_proj", "v_proj"]
@@ -158,9 +156,7 @@ def test_the_head_of_a_new_task_trains_beside_adapters(
 @pytest.mark.parametrize("lora", [{}, {"lora.rank": 8}])
 @pytest.mark.parametrize("trainable", [None, ["lm_head"], ["lm_haed"], ["!lm_haed", "!towwer"]])
 @pytest.mark.parametrize("task", ["causal-lm", "question-answering"])
-def test_what_is_not_known_widens_the_range(
-    budget_of: Callable[..., Budget], lora: dict[str, Any], trainable: list[str] | None, task: str
-) -> None:
+def test_what_is_not_known_widens_the_range(budget_of, lora, trainable, task) -> None:
     unknown = LLAMA | {"model_type": "unheard_of"}
     settings = lora | {"training.precision": "bf16", "model.task": task}
     budget = budget_of(unknown, settings | ({"training.trainable": trainable} if trainable else {}))

@@ -84,7 +84,6 @@ def test_closed_form_and_trace_agree(name: str, tmp_path: Path, monkeypatch: pyt
     formula, trace = estimate(CELLS[name]), estimate(CELLS[name], method="traced", python=sys.executable)
     assert formula.peak.allocated_bytes == pytest.approx(trace.peak.allocated_bytes, rel=CLOSE)
     assert formula.peak.low_bytes <= trace.peak.device_bytes <= formula.peak.high_bytes
-    assert formula.peak.reserved_range is not None
     low, high = formula.peak.reserved_range.low_bytes, formula.peak.reserved_range.high_bytes
     assert (1 - CLOSE) * low <= trace.peak.reserved_bytes <= (1 + CLOSE) * high
     for component, error in _errors(formula, trace).items():
@@ -167,6 +166,5 @@ def test_blocks_and_shards_of_other_kinds(name: str, tmp_path: Path, monkeypatch
 def _errors(formula: Budget, trace: Budget) -> dict[str, float]:
     """Return the closed form's error by component at the trace's peak, relative to all allocated bytes."""
     same = formula.phase(trace.peak.phase)
-    assert same is not None
     ours, theirs = dict(same.components.items()), dict(trace.peak.components.items())
     return {name: (ours[name] - size) / trace.peak.allocated_bytes for name, size in theirs.items()}

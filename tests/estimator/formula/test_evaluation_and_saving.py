@@ -30,13 +30,10 @@ def allocated_in_evaluation(config: dict[str, Any], sequences: int) -> int:
 
 
 @pytest.mark.parametrize("vocabulary", [128, 32_000])
-def test_a_forward_pass_takes_as_much_as_torch_allocates(
-    budget_of: BudgetOf, tiny_llama: dict[str, Any], vocabulary: int
-) -> None:
+def test_a_forward_pass_takes_as_much_as_torch_allocates(budget_of, tiny_llama, vocabulary) -> None:
     config = tiny_llama | {"vocab_size": vocabulary, "hidden_size": 256, "intermediate_size": 1024}
     settings = SIZES | {"training.precision": "fp32", "training.evaluation_batch": 32}
     evaluation = budget_of(config, settings).phase("evaluation")
-    assert evaluation is not None
     parts = evaluation.components
     assert parts.gradients == 0
     passing, allocated = parts.activations + parts.logits, allocated_in_evaluation(config, 32)
@@ -57,9 +54,7 @@ def test_a_large_evaluation_batch_is_the_peak_by_every_method(budget_of: BudgetO
 
 
 @pytest.mark.parametrize(("sequences", "more"), [(512, {}), (4, {"num_hidden_layers": 24, "hidden_size": 512})])
-def test_a_run_that_has_not_evaluated_yet_is_not_below_its_budget(
-    budget_of: BudgetOf, tiny_llama: dict[str, Any], sequences: int, more: dict[str, int]
-) -> None:
+def test_a_run_that_has_not_evaluated_yet_is_not_below_its_budget(budget_of, tiny_llama, sequences, more) -> None:
     config, sizes = tiny_llama | {"vocab_size": 32_000} | more, SIZES | {"training.sequence_length": 512}
     training = budget_of(config, sizes).peak.device_bytes
     budget = budget_of(config, sizes | {"training.evaluation_batch": sequences})
@@ -100,7 +95,6 @@ def sharded_llama(config: dict[str, Any], mesh: Any) -> Any:
 def gathered(budget: Budget) -> int:
     """Return what saving gathers, without what the step's end holds too."""
     saving, loading = budget.phase("saving"), budget.phase("loading")
-    assert saving is not None
     assert loading is not None
     return saving.components.communication - (saving.outside_bytes - saving.components.context)
 
@@ -109,9 +103,7 @@ FSDP2 = {"training.precision": "bf16-mixed", "parallel.strategy": "fsdp2", "para
 
 
 @pytest.mark.parametrize("to_cpu", [True, False])
-def test_fsdp2_gathers_as_much_as_torch_does(
-    budget_of: BudgetOf, tiny_llama: dict[str, Any], ranks: Any, *, to_cpu: bool
-) -> None:
+def test_fsdp2_gathers_as_much_as_torch_does(budget_of, tiny_llama, ranks, to_cpu) -> None:
     model = sharded_llama(tiny_llama, ranks)
     options = StateDictOptions(full_state_dict=True, cpu_offload=to_cpu)
     peak, kept = allocated_by(lambda: get_model_state_dict(model, options=options))
@@ -120,9 +112,7 @@ def test_fsdp2_gathers_as_much_as_torch_does(
     assert (kept == 0) == to_cpu
 
 
-def test_fsdp2_gathers_one_optimizer_state_at_a_time(
-    budget_of: BudgetOf, tiny_llama: dict[str, Any], ranks: Any
-) -> None:
+def test_fsdp2_gathers_one_optimizer_state_at_a_time(budget_of, tiny_llama, ranks) -> None:
     model = sharded_llama(tiny_llama, ranks)
     optimizer = torch.optim.AdamW(model.parameters())
     for parameter in model.parameters():
@@ -134,9 +124,7 @@ def test_fsdp2_gathers_one_optimizer_state_at_a_time(
     assert gathered(budget) == pytest.approx(peak, rel=0.01)
 
 
-def test_a_sharded_state_dict_gathers_nothing_under_fsdp2(
-    budget_of: BudgetOf, tiny_llama: dict[str, Any], ranks: Any
-) -> None:
+def test_a_sharded_state_dict_gathers_nothing_under_fsdp2(budget_of, tiny_llama, ranks) -> None:
     model = sharded_llama(tiny_llama, ranks)
     assert allocated_by(lambda: get_model_state_dict(model)) == (0, 0)
     assert gathered(budget_of(tiny_llama, FSDP2 | {"saving.weights": "sharded"})) == 0
@@ -184,9 +172,7 @@ def test_saving_may_be_the_peak(llama_budget: BudgetOf) -> None:
 
 def test_host_memory_of_the_rank_that_saves(llama_budget: BudgetOf) -> None:
     def host(**saving: Any) -> HostNeed:
-        need = llama_budget(FSDP2 | {f"saving.{name}": value for name, value in saving.items()}).host
-        assert need is not None
-        return need
+        return llama_budget(FSDP2 | {f"saving.{name}": value for name, value in saving.items()}).host
 
     parameters = llama_budget().model.parameters
     whole, sharded, states = host(weights="full"), host(weights="sharded"), host(weights="full", optimizer=True)

@@ -34,9 +34,7 @@ def steps(framework: str, **settings: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("framework", "written"), [("torchtitan", 2 * 2), ("torchtune", 3 * 4)])
-def test_a_compiled_loss_writes_no_fp32_logits(
-    budget_of: Estimate, wide: dict[str, Any], framework: str, written: int
-) -> None:
+def test_a_compiled_loss_writes_no_fp32_logits(budget_of, wide, framework, written) -> None:
     """torchtune's recipes drop the compiled loss, and its model casts the logits outside of its compiled blocks."""
     eager = backward(budget_of(wide, steps(framework, training__activation_checkpointing="full")))
     compiled = {"training__compile": True, "training__activation_checkpointing": "full"}
@@ -103,9 +101,7 @@ def test_pipeline_stages_keep_weights_all_gathered_and_reduce_last(budget_of: Es
 @pytest.mark.parametrize(
     ("sharding", "blocks"), [("optim", 0), ("optim_grads", 8 * 4), ("optim_grads_params", 8 * 2 + 9 * 4)]
 )
-def test_megatron_fsdp_gathers_and_queues_small_blocks_all_at_once(
-    budget_of: Estimate, wide: dict[str, Any], sharding: str, blocks: int
-) -> None:
+def test_megatron_fsdp_gathers_and_queues_small_blocks_all_at_once(budget_of, wide, sharding, blocks) -> None:
     """The blocks are far below the 1e9 elements at which it waits; double buffers exist twice between steps."""
     layers = wide | {"num_hidden_layers": 8, "vocab_size": 128}
     settings: dict[str, Any] = {
@@ -129,9 +125,7 @@ def test_megatron_fsdp_gathers_and_queues_small_blocks_all_at_once(
         )  # and what is outside of units
 
 
-def test_fsdp2s_steps_in_the_backward_pass_leave_gradients_of_embedding_head_and_norm(
-    budget_of: Estimate, wide: dict[str, Any]
-) -> None:
+def test_fsdp2s_steps_in_the_backward_pass_leave_gradients_of_embedding_head_and_norm(budget_of, wide) -> None:
     stepped = steps("torchtune", training__optimizer_in_backward=True, parallel__strategy="fsdp2")
     stepped |= {"training.precision": "fp32", "training.optimizer": "sgd", "training.sequence_length": 16}
     budget = budget_of(wide, stepped | {"parallel.data_shard": 4})

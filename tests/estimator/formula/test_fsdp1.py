@@ -64,8 +64,6 @@ def test_reentrant_checkpoints_around_frozen_units_keep_inputs_and_gradients() -
         )
         for version in ("4.51.0", "4.52.0")
     )
-    assert before is not None
-    assert since is not None
     more = before.components.activations - since.components.activations
     assert (LAYERS - 2) * 2 * HIDDEN * TOKENS <= more <= LAYERS * 2 * HIDDEN * TOKENS
 
@@ -124,9 +122,7 @@ def test_a_quantized_model_is_whole_on_each_gpu_before_it_is_sharded() -> None:
         ("mistralai/Mixtral-8x7B-v0.1", 8, 118.1),
     ],
 )
-def test_inputs_of_reductions_stay_reserved_until_the_gpu_is_known_to_be_done(
-    model: str, ranks: int, rehearsed: float
-) -> None:
+def test_inputs_of_reductions_stay_reserved_until_the_gpu_is_known_to_be_done(model, ranks, rehearsed) -> None:
     """The rehearsals' figures, in GiB: 9 to 14 % more than if each input came back at once."""
     training = {"micro_batch": 1, "sequence_length": 2048, "precision": "bf16-mixed", "optimizer": "adamw-fused"}
     training["activation_checkpointing"] = "full"
@@ -144,7 +140,6 @@ def test_a_block_is_gathered_ahead_while_the_attention_of_the_next_one_runs_back
         training = {"activation_checkpointing": "full", "micro_batch": 8}
         whole = budget(model={"config": wide}, training=training, lora=lora, software={"transformers": version})
         backward = whole.phase("backward")
-        assert backward is not None
         found.append(backward.components.communication)
     assert found[0] - found[1] == pytest.approx(2 * block, rel=0.01)
     assert found[1] == found[2]

@@ -82,7 +82,6 @@ def test_tiles_hold_a_part_of_the_logits_and_an_fp32_gradient_of_the_head() -> N
     assert logits_of(adapters) == pytest.approx(tile + cast + inputs, rel=0.01)
     assert logits_of(tiled) < logits_of(budget_of(training__loss="full")) / 5
     at_head = adapters.phase("backward")
-    assert at_head is not None
     assert at_head.components.temporary < 2 * head  # a tile of the head's weight is cast, not all of it
 
 
@@ -105,7 +104,6 @@ def test_a_reference_model_adds_its_weights_and_no_logits_of_its_own() -> None:
         assert held.peak.components.weights - alone.peak.components.weights == weights
         assert held.peak.components.logits <= alone.peak.components.logits
         before = held.phase("forward")
-        assert before is not None
         if not beside:  # it ran before the trained model, and left nothing
             assert before.components.total_bytes == alone.phase("forward").components.total_bytes + weights  # type: ignore[union-attr]
 
@@ -129,14 +127,12 @@ def test_generation_is_a_phase_with_the_cache_of_all_sequences() -> None:
     budget = rollout_budget({"rollout.micro_batches": 4})
     assert [phase.name for phase in budget.phases][:3] == ["loading", "generation", "forward"]
     generation = budget.phase("generation")
-    assert generation is not None
     cache = 32 * 1024 * 24 * 2 * (2 * 64) * 2  # sequences, tokens, layers, K and V, 2 heads of 64, bf16
     prompts = cache // 2
     assert generation.components.activations in (cache, prompts)
     assert generation.components.gradients == 0
     assert Budget.from_json(budget.to_json()) == budget
     longest = rollout_budget({"rollout.micro_batches": 400}).phase("generation")
-    assert longest is not None
     assert longest.components.activations in (100 * cache, 100 * prompts)
 
 
@@ -147,7 +143,6 @@ def test_without_a_rollout_nothing_is_generated() -> None:
 def test_vllm_beside_training_takes_its_share_of_the_gpu() -> None:
     alone = rollout_budget({})
     beside = rollout_budget({"rollout.engine": "vllm", "rollout.gpu_memory_utilization": 0.5})
-    assert GPU is not None
     assert beside.peak.device_bytes - alone.peak.device_bytes == int(0.5 * GPU.total_bytes)
     assert beside.peak.components.weights > alone.peak.components.weights
     small = rollout_budget({"rollout.engine": "vllm"}, gpu=find_gpu("rtx-4090"))
@@ -171,8 +166,6 @@ def test_zero_3_gathers_all_weights_to_generate_unless_told_not_to() -> None:
     sharded = {"model.id": "meta-llama/Llama-3.1-8B", "parallel.strategy": "zero3", "parallel.data_shard": 8}
     whole = rollout_budget({**sharded, "rollout.gather_weights": True}).phase("generation")
     parts = rollout_budget({**sharded, "rollout.gather_weights": False}).phase("generation")
-    assert whole is not None
-    assert parts is not None
     weights = 8_030_261_248 * 2
     assert whole.components.communication + whole.components.weights == pytest.approx(weights, rel=0.15)
     assert parts.components.communication < weights / 2

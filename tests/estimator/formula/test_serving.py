@@ -33,9 +33,7 @@ def job_of(line: str, version: str | None = None) -> Job:
 
 
 def serving(line: str, version: str | None = None) -> ServingNeed:
-    need = estimate(job_of(line, version), gpu=find_gpu("h100-80gb")).serving
-    assert need is not None
-    return need
+    return estimate(job_of(line, version), gpu=find_gpu("h100-80gb")).serving
 
 
 @pytest.mark.parametrize(
@@ -90,7 +88,6 @@ def test_one_sequence_of_full_length_needs_what_vllm_reports() -> None:
     """MiniMax M2's attention over two ranks: 23.25 GiB for 196,608 tokens (eugr/spark-vllm-docker#396)."""
     config = llama_config(hidden=3072, mlp=1536, layers=62, heads=48, kv_heads=8, vocab=200064, head_dim=128)
     need = of_config(config, training={"sequence_length": 196608}, parallel={"tensor": 2}).serving
-    assert need is not None
     assert need.sequence_bytes == 23.25 * GIB
 
 
@@ -115,7 +112,6 @@ def test_caches_by_kind_of_attention() -> None:
 
     def sequence(config: dict[str, Any], **tables: Any) -> int:
         need = of_config(config, training={"sequence_length": 4096}, **tables).serving
-        assert need is not None
         return need.sequence_bytes
 
     whole = sequence(llama)
@@ -164,7 +160,6 @@ def test_a_launch_line_is_read() -> None:
     assert reading.missing == ()
     assert (job.training.mode, job.training.sequence_length, job.training.micro_batch) == ("inference", 8000, 64)
     assert (job.training.precision, job.parallel.tensor) == ("fp16", 2)
-    assert job.inference is not None
     assert (job.inference.weights, job.inference.cache_dtype) == ("fp8", "fp8")
     assert job.inference.gpu_memory_utilization == 0.85
     module = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", "meta-llama/Llama-3.1-8B"]
@@ -186,7 +181,6 @@ def test_budgets_of_servers_have_ranges_and_survive_json() -> None:
     budget = estimate(job_of(LLAMA), gpu=find_gpu("h100-80gb"))
     assert budget.peak.low_bytes < budget.peak.device_bytes < budget.peak.high_bytes
     assert Budget.from_json(budget.to_json()) == budget
-    assert budget.serving is not None
     assert budget.peak.device_bytes == budget.serving.least_bytes + budget.peak.components.context
     with pytest.raises(CannotTellError, match="cannot trace"):
         estimate(job_of(LLAMA), method="traced")
@@ -211,7 +205,6 @@ def on_gpu(line: str, version: str | None = "0.33.0") -> Budget:
 
 
 def outside(budget: Budget) -> int:
-    assert budget.serving is not None
     return budget.peak.device_bytes - budget.serving.asked_bytes(TOTAL)
 
 
@@ -225,7 +218,6 @@ def test_the_default_share_is_the_versions(version: str | None, share: float) ->
 def test_a_server_holds_its_share_and_what_is_outside_of_it() -> None:
     budget = on_gpu(f"{LLAMA_32K} --gpu-memory-utilization 0.5")
     need, parts = budget.serving, budget.peak.components
-    assert need is not None
     assert outside(budget) == need.context  # CUDA graphs are within the share since 0.20
     assert parts.weights == need.weights
     assert parts.activations == need.cache_bytes(TOTAL)
@@ -239,7 +231,6 @@ def test_a_server_holds_its_share_and_what_is_outside_of_it() -> None:
 
 def test_what_is_outside_of_the_share_depends_on_the_version() -> None:
     need = on_gpu(LLAMA_32K, "0.19.1").serving
-    assert need is not None
     assert outside(on_gpu(LLAMA_32K, "0.19.1")) == need.context + need.graphs
     assert outside(on_gpu(f"{LLAMA_32K} --enforce-eager", "0.19.1")) == need.context
     two = f"{LLAMA_32K} -tp 2"

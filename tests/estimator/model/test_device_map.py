@@ -51,9 +51,7 @@ def placed(
     tables = {"training": {"mode": mode, "precision": "bf16"}, "parallel": dict(parallel)}
     tables["software"] = {"transformers": transformers}
     job = resolve_job(job_from_mapping(tables, where="test"))
-    placement = place(job, inventory, tuple(2 * group.elements for group in inventory.groups), gpu_bytes=gpu or None)
-    assert placement is not None
-    return placement
+    return place(job, inventory, tuple(2 * group.elements for group in inventory.groups), gpu_bytes=gpu or None)
 
 
 def blocks(placement: Placement) -> dict[int | str, int]:

@@ -43,7 +43,6 @@ def test_key_value_heads_of_falcon(fields: dict[str, Any], heads: int) -> None:
 @pytest.mark.parametrize(("name", "positions"), [("t5-large", None), ("gpt2", 1024)])
 def test_relative_positions_bound_no_sequence(name: str, positions: int | None) -> None:
     model = find_built_in(name)
-    assert model is not None
     assert read_architecture(model.config, task=model.task).max_positions == positions
 
 

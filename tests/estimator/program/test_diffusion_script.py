@@ -66,9 +66,7 @@ def shrunk(model: DiffusionModel, trained: dict[str, Any]) -> DiffusionModel:
 
 
 def known(name: str) -> DiffusionModel:
-    model = find_diffusion_model(name)
-    assert model is not None
-    return model
+    return find_diffusion_model(name)
 
 
 def script_of(model: DiffusionModel, changes: dict[str, Any] | None = None, *, whole: bool = False, **options) -> str:

@@ -138,7 +138,6 @@ def test_a_detector_is_given_lists_and_returns_its_losses(package: Path) -> None
 def test_models_of_timm_take_what_a_real_run_takes(name: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = image_model(name, (PYTHON,))
-    assert found is not None
     side = 96 if name == "test_vit" else 160  # timm's own size of these models
     sizes = InputSizes(height=side, width=side) if name == "test_vit" else InputSizes()
     changes = CHANGES[1] if name == "test_convnext" else {}

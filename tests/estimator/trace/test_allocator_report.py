@@ -5,13 +5,8 @@ import pytest
 from vramtop.estimator.common.allocator_variables import allocator_settings
 from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
-from vramtop.estimator.trace.allocator_report import (
-    ReservedMemory,
-    allocator_warnings,
-    capacity_on,
-    replay_allocations,
-)
-from vramtop.estimator.worker.memory.replay import pack_allocations, replay_reserved, unpack_allocations
+from vramtop.estimator.trace.allocator_report import ReservedMemory, allocator_warnings, capacity_on, replay_allocations
+from vramtop.estimator.worker.memory.replay import pack_allocations, unpack_allocations
 
 ALLOCATIONS = [
     (4, (0, 40 * MIB, 0)),
@@ -82,9 +77,3 @@ def test_capacity_excludes_the_driver_and_memory_outside_of_torch() -> None:
     assert capacity_on(None, None, GIB) is None
     other = capacity_on(card, 10 * GIB, GIB)
     assert other.capacity_bytes == 9 * GIB
-
-
-def test_the_worker_agrees() -> None:
-    answer = replay_reserved(ALLOCATIONS, [8], {"capacity_bytes": 90 * MIB})
-    assert (answer["peak"], answer["retries"]) == (80 * MIB, 1)
-    assert answer["at"] == [60 * MIB]

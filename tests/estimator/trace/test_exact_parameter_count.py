@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_configs import SMALL
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.model.count_parameters import count_parameters
@@ -12,15 +13,7 @@ from vramtop.estimator.trace.exact_parameter_count import InventoryAnswer, exact
 from vramtop.estimator.trace.worker_pool import POOL
 from vramtop.estimator.trace.worker_process import convert_answer
 
-CONFIG: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "rms_norm_eps": 1e-6,
-    "vocab_size": 1000,
-}
+CONFIG = {**SMALL["llama"], "rms_norm_eps": 1e-6}  # by which the family is recognised
 MODEL = ResolvedModel(config=CONFIG, source="inline", where="model.config", label="small")
 
 

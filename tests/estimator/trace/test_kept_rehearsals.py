@@ -119,9 +119,7 @@ def rehearsed(*, may_run: bool = True, environ: dict[str, str] | None = None, **
 
 def kept() -> KeptRehearsal:
     (file,) = kept_rehearsals._newest_first()
-    found = kept_rehearsals.find(file.stem)
-    assert found is not None
-    return found
+    return kept_rehearsals.find(file.stem)
 
 
 def changed(found: KeptRehearsal, folder: str = "/") -> set[str]:

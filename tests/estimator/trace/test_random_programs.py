@@ -16,8 +16,7 @@ SMALL_BYTES = 4096
 
 
 @pytest.mark.parametrize(
-    "seed",
-    [*SAMPLE, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(PROGRAMS) if seed not in SAMPLE)],
+    "seed", [*SAMPLE, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(PROGRAMS) if seed not in SAMPLE)]
 )
 def test_a_random_program_takes_what_it_takes_for_real(tmp_path, monkeypatch, quick_rehearsals, seed) -> None:
     monkeypatch.chdir(tmp_path)

@@ -294,7 +294,15 @@ print(torch.cuda.max_memory_allocated())
                 "try:\n  net(torch.ones(2, 9).cuda()).sum().backward()\nexcept RuntimeError as error:\n  print(error)",
                 "ended with exit code 0 before an optimizer stepped",
             ),
-            ("input()", r"EOFError"),
+            (
+                "import torch\nnet = torch.nn.Linear(8, 8).cuda()\ntorch.optim.SGD(net.parameters(), 0.1)\n"
+                "net(torch.ones(2, 8).cuda())",
+                "before an optimizer stepped",
+            ),
+            (  # it calls a model, such as one that embeds its data, when the time is over
+                "import torch\nnet = torch.nn.Linear(8, 8).cuda()\nwhile len('sleep'): net(torch.ones(2, 8).cuda())",
+                "no optimizer stepped within 2 s",
+            ),
             ("import time\ntime.sleep(60)", r"no optimizer stepped within 2 s; the program was at train\.py:2"),
             (
                 "import torch\nnet = torch.nn.Linear(2, 2).cuda()\nx = torch.ones(1, 2, device='cuda')\n"
@@ -942,11 +950,7 @@ if __name__ == "__main__":
         [
             ("srun -N 2 --ntasks-per-node=4 --job-name x", "SLURM_PROCID SLURM_NTASKS SLURM_LOCALID 4", 8),
             ("srun -n8 -u", "SLURM_PROCID SLURM_NTASKS SLURM_LOCALID 8", 8),
-            (
-                "mpirun -np 4 -npernode 2",
-                "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK 2",
-                4,
-            ),
+            ("mpirun -np 4 -npernode 2", "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK 2", 4),
             ("mpiexec -n 2", "PMI_RANK PMI_SIZE MPI_LOCALRANKID 2", 2),
             ("", "spawn 4 join 4", 4),
             ("", "spawn 4 no 4", 4),

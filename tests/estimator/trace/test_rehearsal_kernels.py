@@ -166,10 +166,7 @@ TORCHS = "nn.functional.scaled_dot_product_attention(*heads((q, k, v)), is_causa
         [
             ("from flash_attn import flash_attn_func", "flash_attn_func(q, k, v, causal=True)"),
             ("import flash_attn.flash_attn_interface as f", "f.flash_attn_func(q, k, v, 0.0, softmax_scale=0.1)"),
-            (
-                "from flash_attn import flash_attn_func as f",
-                "f(q, k, v, return_attn_probs=True)[0]",
-            ),
+            ("from flash_attn import flash_attn_func as f", "f(q, k, v, return_attn_probs=True)[0]"),
         ],
     ),
 )

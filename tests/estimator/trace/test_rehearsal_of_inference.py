@@ -7,7 +7,6 @@ import pytest
 from rehearsed import rehearse
 from slow_cases import quick_every
 
-from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 
@@ -54,23 +53,3 @@ def test_text_that_a_program_generates_takes_what_the_closed_form_says(family, b
     assert any("No optimizer stepped" in warning for warning in found.warnings)
     assert peak.allocated_bytes == pytest.approx(expected.allocated_bytes, rel=0.03)
     assert peak.reserved_bytes == pytest.approx(expected.reserved_bytes, rel=0.1)
-
-
-def test_an_optimizer_that_never_steps_is_no_inference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text(
-        "import torch\nnet = torch.nn.Linear(8, 8).cuda()\ntorch.optim.SGD(net.parameters(), 0.1)\n"
-        "net(torch.ones(2, 8).cuda())\n"
-    )
-    with pytest.raises(CannotTellError):
-        rehearse([sys.executable, "train.py"])
-
-
-def test_a_program_that_may_still_train_is_no_inference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It calls a model, such as one that embeds its data, when the time is over."""
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text(
-        "import torch\nnet = torch.nn.Linear(8, 8).cuda()\nwhile True:\n    net(torch.ones(2, 8).cuda())\n"
-    )
-    with pytest.raises(CannotTellError, match="no optimizer stepped within 2 s"):
-        rehearse([sys.executable, "train.py"], timeout=2)

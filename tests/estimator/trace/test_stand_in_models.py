@@ -161,14 +161,9 @@ def test_a_named_model_has_a_stand_in_with_a_processor(program) -> None:
 
 @pytest.mark.parametrize(
     ("name", "token", "number", "side"),
-    [
-        ("llava-hf/llava-1.5-7b-hf", "<image>", 32000, 336),
-        ("Qwen/Qwen2-VL-2B-Instruct", "<|image_pad|>", 151655, None),
-    ],
+    [("llava-hf/llava-1.5-7b-hf", "<image>", 32000, 336), ("Qwen/Qwen2-VL-2B-Instruct", "<|image_pad|>", 151655, None)],
 )
-def test_a_model_of_images_and_texts_has_a_mark_for_an_image(
-    tmp_path: Path, name: str, token: str, number: int, side: int | None
-) -> None:
+def test_a_model_of_images_and_texts_has_a_mark_for_an_image(tmp_path, name, token, number, side) -> None:
     made = Path(cache_with([name], tmp_path, {"HF_HOME": str(tmp_path / "hf")})["HF_HUB_CACHE"])
     (folder,) = made.glob("models--*/snapshots/*")
     assert json.loads((folder / "vocab.json").read_bytes())[token] == number

@@ -19,15 +19,7 @@ SIZES: dict[str, Any] = {"hidden_size": 256, "num_hidden_layers": 4, "num_attent
 LLAMA = {"model_type": "llama", "vocab_size": 4000, "intermediate_size": 704, "num_key_value_heads": 2, **SIZES}
 BERT = {"model_type": "bert", "vocab_size": 4000, "intermediate_size": 1024, **SIZES}
 GPT2 = {"model_type": "gpt2", "vocab_size": 4000, "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 512}
-T5 = {
-    "model_type": "t5",
-    "vocab_size": 4000,
-    "d_model": 256,
-    "d_ff": 704,
-    "num_layers": 3,
-    "num_heads": 4,
-    "d_kv": 64,
-}
+T5 = {"model_type": "t5", "vocab_size": 4000, "d_model": 256, "d_ff": 704, "num_layers": 3, "num_heads": 4, "d_kv": 64}
 VIT = {"model_type": "vit", "image_size": 32, "intermediate_size": 1024, **SIZES}
 """Of small images: on the CPU, the batch that accelerate collates ahead of its step counts as well."""
 GENERATES = {"mode": "inference", "optimizer": "none"}

@@ -3,34 +3,16 @@
 from typing import Any
 
 import pytest
+from model_configs import small_config
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 
-BASE: dict[str, Any] = {
-    "vocab_size": 500,
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
-DEEPSEEK = BASE | {
-    "model_type": "deepseek_v3",
-    "n_routed_experts": 4,
-    "moe_intermediate_size": 32,
-    "first_k_dense_replace": 2,
-    "num_key_value_heads": 4,
-    "num_experts_per_tok": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "n_shared_experts": 1,
-}
 CASES = [
-    (BASE | {"model_type": "llama", "tie_word_embeddings": True}, {"trainable": ["lm_head"]}, None),
-    (BASE | {"model_type": "qwen2"}, {"trainable": ["*bias", "!*.0.*"]}, None),
-    (BASE | {"model_type": "llama", "tie_word_embeddings": False}, {"trainable": ["lm_head"]}, {"rank": 4}),
+    (small_config("llama", tie_word_embeddings=True), {"trainable": ["lm_head"]}, None),
+    (small_config("qwen2"), {"trainable": ["*bias", "!*.0.*"]}, None),
+    (small_config("llama"), {"trainable": ["lm_head"]}, {"rank": 4}),
 ]
 
 
@@ -57,7 +39,7 @@ def test_every_method_trains_the_same_parameters(config, training, lora) -> None
 
 @pytest.mark.slow
 def test_the_built_model_shows_in_which_blocks_the_experts_are() -> None:
-    asked = job(DEEPSEEK, {"trainable": ["*.layers.1.mlp.*"]})
+    asked = job(small_config("deepseek_v3", first_k_dense_replace=2), {"trainable": ["*.layers.1.mlp.*"]})
     counted, exact = estimate(asked, method="formula"), estimate(asked, method="exact")
     assert exact.model.trainable_parameters == 3 * 64 * 160
     assert any("use --method exact" in warning for warning in counted.warnings)

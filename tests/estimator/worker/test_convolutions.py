@@ -96,9 +96,7 @@ def test_depthwise_in_fp32_is_torchs_own_kernel() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_was_never_measured_may_take_nothing_or_twice_the_rule(
-    layer: Any, shape: tuple[int, ...], dtype: Any, has_tf32: bool, kind: str
-) -> None:
+def test_what_was_never_measured_may_take_nothing_or_twice_the_rule(layer, shape, dtype, has_tf32, kind) -> None:
     found = Convolutions(has_tf32=has_tf32)
     for each in _calls(layer, shape, found=found, dtype=dtype):
         assert each.low == 0 < each.expected

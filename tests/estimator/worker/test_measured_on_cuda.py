@@ -67,9 +67,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
     ("limit", "keep", "share"),
     [(None, None, None), (None, GIB, 59 / 80), (40 * GIB, GIB, 40 / 80), (100 * GIB, None, 1.0)],
 )
-def test_the_allocator_may_take_what_is_free(
-    limit: int | None, keep: int | None, share: float | None, card: Card, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_allocator_may_take_what_is_free(limit, keep, share, card, monkeypatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     stages = Stages()
     run_script._start_counting({"device": "cuda", "limits": [limit], "keeps": [keep]}, 0, stages)  # type: ignore[arg-type]

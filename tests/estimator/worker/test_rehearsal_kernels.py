@@ -18,9 +18,7 @@ from vramtop.estimator.worker.rehearsal.recurrent_kernels import recurrent_layer
     ("kind", "parameters", "reserve", "workspace"),
     [("LSTM", 3_038_090, 736_000_000, 17_730_560), ("GRU", 2_279_370, 864_000_000, 13_169_920)],
 )
-def test_recurrent_layers_keep_what_cudnn_was_measured_to_keep(
-    kind: str, parameters: int, reserve: int, workspace: int
-) -> None:
+def test_recurrent_layers_keep_what_cudnn_was_measured_to_keep(kind, parameters, reserve, workspace) -> None:
     """Pytorch's issue 2895: four layers of 320, and a linear one that makes ten classes of them."""
     with torch.device("meta"):
         net = getattr(torch.nn, kind)(123, 320, 4)
@@ -51,9 +49,7 @@ def test_recurrent_layers_keep_what_cudnn_was_measured_to_keep(
 
 
 @pytest.mark.parametrize(("torch_version", "is_ampere"), [("2.13.0", True), ("2.13.0", False), ("2.10.0", True)])
-def test_bf16_recurrent_layers_are_cudnn_s_since_it_takes_them(
-    torch_version: str, is_ampere: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bf16_recurrent_layers_are_cudnn_s_since_it_takes_them(torch_version, is_ampere, monkeypatch) -> None:
     monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(torch_version))
     doubts = Doubts()
     with replaced(*recurrent_layers(lambda _: True, doubts, is_ampere=is_ampere)):
@@ -65,6 +61,7 @@ def test_bf16_recurrent_layers_are_cudnn_s_since_it_takes_them(
 def test_models_of_an_older_transformers_get_flash_attn_which_packs_and_pads(monkeypatch) -> None:
     model = ModuleType("transformers.models.older")
     model.is_flash_attn_2_available = lambda: False
+    model.flash_attn_func = None  # as before 4.53, where flash-attn was not installed
     monkeypatch.setitem(sys.modules, model.__name__, model)
     give_flash_attention()
     assert model.is_flash_attn_2_available()

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +113,7 @@ def test_a_plain_module_is_traced(folder: Path, share_user_code: None) -> None:
     assert "own_models" not in sys.modules
 
 
-def test_a_model_with_a_config_is_estimated_by_the_formula_once_it_is_built(
-    folder: Path, share_user_code: None
-) -> None:
+def test_a_model_with_a_config_is_estimated_by_the_formula_once_it_is_built(folder, share_user_code) -> None:
     exact = budget_of("own_models:llama", folder, "exact", training__precision="bf16")
     traced = budget_of("own_models:llama", folder, "traced", training__precision="bf16")
 
@@ -158,9 +155,7 @@ def test_errors_of_user_code_are_reported_in_one_sentence(folder: Path, share_us
         assert "\n" not in raised.value.message
 
 
-def test_a_job_files_code_is_in_the_folder_of_the_job_file(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, share_user_code: None
-) -> None:
+def test_a_job_files_code_is_in_the_folder_of_the_job_file(folder, monkeypatch, share_user_code) -> None:
     (folder / "job.toml").write_text('[model]\nid = "own_models:Tiny"\n[training]\nsequence_length = 64\n')
     monkeypatch.chdir("/")
 
@@ -169,9 +164,7 @@ def test_a_job_files_code_is_in_the_folder_of_the_job_file(
     assert exact_inventory(resolve_model(job.model), "causal-lm", python=PYTHON).parameters == TINY
 
 
-def test_answers_about_user_code_are_not_cached(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, share_user_code: None
-) -> None:
+def test_answers_about_user_code_are_not_cached(folder, monkeypatch, share_user_code) -> None:
     model = resolve_model(job_of("own_models:Tiny", folder).model)
     before = exact_inventory(model, "causal-lm", python=PYTHON)
     monkeypatch.setattr(POOL, "request", lambda *_, **__: {"groups": "of another answer"})
@@ -279,9 +272,7 @@ def test_a_models_own_code_does_not_run_untrusted(remote: Path, method: MethodCh
     assert not (remote.parent / "ran").exists()
 
 
-def test_a_request_without_code_runs_none(
-    tmp_path: Path, ask_worker: Callable[[dict[str, Any]], dict[str, Any]]
-) -> None:
+def test_a_request_without_code_runs_none(tmp_path, ask_worker) -> None:
     (tmp_path / "touching.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n")
     config = {"model_type": "llama", "auto_map": {"AutoModelForCausalLM": "touching.M"}, "hidden_size": 64}
     ask_worker({"op": "inventory", "config": config, "task": "causal-lm"})

@@ -29,9 +29,7 @@ CONFIG = {
         ("all-linear", True, "full", 4.81),
     ],
 )
-def test_autocast_saves_their_inputs_in_16_bits(
-    targets: list[str] | str, autocast: bool | None, checkpointing: str, rehearsed_gib: float
-) -> None:
+def test_autocast_saves_their_inputs_in_16_bits(targets, autocast, checkpointing, rehearsed_gib) -> None:
     job = Job(
         model=ModelSpec(config=CONFIG),
         training=Training(precision="bf16", activation_checkpointing=checkpointing),

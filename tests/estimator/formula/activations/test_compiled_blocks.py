@@ -29,9 +29,7 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize(("family", "sizes", "token_bytes"), BLOCKS)
-def test_a_compiled_block_saves_what_the_partitioner_keeps(
-    family: str, sizes: dict[str, Any], token_bytes: int
-) -> None:
+def test_a_compiled_block_saves_what_the_partitioner_keeps(family, sizes, token_bytes) -> None:
     """Bytes that the min-cut partitioner of torch 2.13 kept for a token, between the two graphs of a block."""
     config = {"model_type": family, **SIZES, **sizes}
     training = {"micro_batch": SEQUENCES, "sequence_length": LENGTH, "precision": "bf16", "compile": True}
@@ -120,9 +118,7 @@ def counted(framework: str, *, final: bool = True, compiled: bool = False, **sof
         ("torchtune", {"torch": "2.5"}, (4, 2)),
     ],
 )
-def test_norms_keep_what_autograd_keeps_of_their_operations(
-    framework: str, software: dict[str, str], widths: tuple[int, int]
-) -> None:
+def test_norms_keep_what_autograd_keeps_of_their_operations(framework, software, widths) -> None:
     """On a CPU, which still runs the chain of operations that CUDA ran before torch 2.9."""
     assert counted(framework, **software) == pytest.approx(sum(widths) * ROWS * HIDDEN, rel=0.01)
 

@@ -57,15 +57,11 @@ def write(folder: Path, text: str) -> Path:
         (GOOD.replace("micro_batch", "micro_btach"), ["training.micro_btach", "'training.micro_batch'"]),
         (GOOD.replace("[training]", "[trainng]"), ["trainng", "'training'"]),
         (GOOD.replace('"bf16"', '"bf17"'), ["training.precision", "'bf17'", "'bf16'"]),
-        (GOOD.replace("= 2", "= -2"), ["training.micro_batch", "-2", "at least 1"]),
-        (GOOD.replace("= 2", '= "two"'), ["training.micro_batch", "'two'", "a whole number"]),
-        (GOOD.replace('"all-linear"', "7"), ["lora.targets", "7"]),
         (GOOD + "[[other_models]]\nrole = 'techer'\n", ["other_models.1.role", "'techer'", "'teacher'"]),
         (GOOD + "[[other_models]]\nrol = 'teacher'\n", ["other_models.1.rol", "'other_models.1.role'"]),
         (GOOD + "[[other_models]]\n[[other_models]]\ncount = 0\n", ["other_models.2.count", "0", "at least 1"]),
         (GOOD.replace("= 2", "= 2\ntrainable = []"), ["training: trainable is an empty list", '["!*"]']),
         (GOOD.replace("= 2", "= 2\ntrainable = ['a', '!']"), ["training: trainable", "'!'"]),
-        (GOOD.replace("= 2", "= 2\ntrainable = 'lm_head'"), ["training.trainable", "'lm_head'", "a list"]),
         (GOOD.replace("= 2", "= 2\ntrainable_parameters = -1"), ["training.trainable_parameters", "-1"]),
         ("[model\n", ["not TOML"]),
         ("", ["no model"]),
@@ -318,17 +314,10 @@ def test_other_models_are_replaced_as_a_whole_and_comments_stay(tmp_path):
 LLAMA_8B = ModelSpec(id="llama-3.1-8b")
 
 
-@pytest.mark.parametrize(
-    ("training", "sentence"),
-    [
-        (Training(precision="pure-bf16"), r"training\.precision = 'pure-bf16' is not one of .*bf16.*did you mean"),
-        (Training(micro_batch=0), r"training\.micro_batch = 0 is not a whole number of at least 1"),
-        (Training(optimizer="adamx"), r"training\.optimizer = 'adamx' .*did you mean 'adam"),
-    ],
-)
-def test_a_wrong_value_is_named(training: Training, sentence: str) -> None:
+def test_a_wrong_value_of_a_job_made_in_python_is_named() -> None:
+    sentence = r"training\.precision = 'pure-bf16' is not one of .*bf16.*did you mean"
     with pytest.raises(InputError, match=sentence):
-        estimate(Job(model=LLAMA_8B, training=training))
+        estimate(Job(model=LLAMA_8B, training=Training(precision="pure-bf16")))
 
 
 def test_a_right_job_is_estimated() -> None:

@@ -193,8 +193,7 @@ def test_one_rank_out_of_memory_ends_the_others() -> None:
 @pytest.mark.slow
 def test_a_rank_that_is_killed_is_named(own_model: Callable[..., Job], tmp_path: Path) -> None:
     job = own_model(
-        "os.environ.get('RANK') == '1' and os.kill(os.getpid(), 9)",
-        parallel={"strategy": "ddp", "data_replicate": 2},
+        "os.environ.get('RANK') == '1' and os.kill(os.getpid(), 9)", parallel={"strategy": "ddp", "data_replicate": 2}
     )
     with pytest.raises(CannotTellError, match=r"rank 1 was killed by signal 9 \(SIGKILL\); the machine's RAM may"):
         measure(job)
