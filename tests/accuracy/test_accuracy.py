@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from accuracy_cases import FOLDER, Case, read_cases, read_left_out
+from accuracy_cases import Case, read_cases, read_left_out
 from peers import accelerate, deepspeed, eleuther, preflight, space
 from predictions import Result
 from report import group_results, main, summarize
@@ -65,15 +65,6 @@ def test_no_row_is_both_in_the_table_and_left_out() -> None:
     assert len(set(left_out)) == len(left_out)
     assert not set(left_out) & {case.id for case in read_cases()}
     assert all(entry.reason for entry in read_left_out())
-
-
-def test_cases_are_read_from_the_given_folder(tmp_path) -> None:
-    text = (FOLDER / "fsdp_qlora.toml").read_text()
-    (tmp_path / "one.toml").write_text(text.replace("micro_batch = 4", "micro_batch = 1"))
-    case = next(case for case in read_cases(tmp_path) if case.id == "P154")
-    assert case.job.training.micro_batch == 1
-    assert case.job.parallel.strategy == "fsdp1"
-    assert case.job.lora is not None
 
 
 @pytest.fixture

@@ -35,11 +35,6 @@ def test_every_table_has_its_place_and_is_filled(pages) -> None:
     assert all(table.strip() for _, table in places)
 
 
-def test_only_the_named_tables_change(pages) -> None:
-    text = "a\n<!-- table: peers -->\nold\n<!-- table: end -->\nb\n<!-- table: off -->\nkept\n<!-- table: end -->\n"
-    assert pages.with_tables(text, {"peers": "new"}) == text.replace("-->\nold\n<!--", "-->\n\nnew\n\n<!--")
-
-
 ROW = re.compile(r"^- (?P<mechanism>[^:]+): (?P<source>.+); (?P<tests>`tests/\S+)$", re.MULTILINE)
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
@@ -62,8 +57,3 @@ def test_every_mechanism_has_a_source_and_a_test_that_exists() -> None:
             assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, (
                 f"{path}::{name}"
             )
-
-
-def test_no_mechanism_is_listed_twice() -> None:
-    names = [row["mechanism"].strip() for row in rows()]
-    assert len(set(names)) == len(names)
