@@ -16,6 +16,8 @@ import pytest
 from textual.css.stylesheet import Stylesheet
 from waiting import DEADLINE_SECONDS
 
+from vramtop.tui.app.app import VramtopApp
+
 _KERNEL_BUFFER_BYTES = 4095
 """Unread terminal output that Linux buffers before writes block."""
 COMMAND = (sys.executable, "-m", "vramtop.tui.cli")
@@ -132,6 +134,16 @@ def on_terminal(request: pytest.FixtureRequest) -> Callable[..., TerminalProgram
         return started
 
     return start
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[VramtopApp]:
+    """The dashboards that commands of the test open; they are not shown."""
+    apps: list[VramtopApp] = []
+    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: apps.append(self))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr("vramtop.tui.cli.commands.dashboard.is_served", lambda: True)  # the streams are captured
+    return apps
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,6 +1,5 @@
 """The app: notices from before it is open, the saved theme, screenshots, and pending jobs of the command line."""
 
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -73,12 +72,7 @@ async def test_a_screenshot_is_saved_in_the_working_directory(tmp_path: Path, mo
         assert [path.suffix for path in tmp_path.iterdir()] == [".svg"]
 
 
-def test_a_job_of_the_command_line_is_pending_while_the_dashboard_is_open(monkeypatch, tmp_path) -> None:
-    waiting = []
-    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: waiting.append(self.watchlist.pending()))
-    monkeypatch.setenv("TERM", "xterm-256color")
-    for stream in (sys.stdin, sys.stdout):
-        monkeypatch.setattr(stream, "isatty", lambda: True)
+def test_a_job_of_the_command_line_is_pending_while_the_dashboard_is_open(opened, tmp_path) -> None:
     file = tmp_path / "job.toml"
     file.write_text('name = "once"\n[model]\nid = "gpt2"\n')
     assert main(["--job", str(file)]) == 0
@@ -86,7 +80,7 @@ def test_a_job_of_the_command_line_is_pending_while_the_dashboard_is_open(monkey
         if thread.name == "save pending jobs":
             thread.join(10)
     assert main([]) == 0
-    assert [[job.label for job in jobs] for jobs in waiting] == [["once"], []]
+    assert [[job.label for job in app.watchlist.pending()] for app in opened] == [["once"], []]
 
 
 FLAGS = ("--model_name_or_path", "meta-llama/Llama-3.1-8B", "--per_device_train_batch_size", "2")

@@ -148,15 +148,10 @@ def test_no_file_of_the_users_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("words", [["--view-only"], []])
-def test_the_flag_chooses_the_app_without_traces(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    apps: list[VramtopApp] = []
-    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: apps.append(self))
+def test_the_flag_chooses_the_app_without_traces(words: list[str], opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vramtop.tui.cli.commands.dashboard.leave_files_unchanged", lambda: None)
-    monkeypatch.setenv("TERM", "xterm-256color")
-    for stream in (sys.stdin, sys.stdout):
-        monkeypatch.setattr(stream, "isatty", lambda: True)
     assert main(words) == 0
-    (app,) = apps
+    (app,) = opened
     assert isinstance(app, ViewOnlyApp) == bool(words)
     assert (app.refine is None) == bool(words)
 

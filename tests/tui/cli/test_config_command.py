@@ -20,16 +20,6 @@ def file() -> Path:
     return path
 
 
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[VramtopApp]:
-    """The dashboards that are opened; they are not shown."""
-    apps: list[VramtopApp] = []
-    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: apps.append(self))
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setattr("vramtop.tui.cli.commands.dashboard.is_served", lambda: True)  # the streams are captured
-    return apps
-
-
 def write(file: Path, text: str) -> None:
     file.write_text(text)
     file.chmod(0o600)

@@ -53,20 +53,12 @@ def test_the_report_is_printed_anywhere_without_secrets(doctor, words):
     assert done.returncode in (0, 3)  # with and without a driver
     assert done.stderr == ""
     assert [secret for secret in SECRETS if secret in done.stdout.lower()] == []
-    assert "python 3." in done.stdout or "python" in valid_json("doctor", done.stdout)["system"]
     assert "\x1b" not in done.stdout
-
-
-def test_json_has_all_sections(doctor):
-    done = doctor("--json")
+    if words != ("--json",):
+        assert "python 3." in done.stdout
+        return
     page = valid_json("doctor", done.stdout)
-    assert list(page) == [
-        "schema", "findings", "system", "driver", "gpus", "access", "terminal", "pythons", "files",
-        "changed_settings",
-    ]  # fmt: skip
-    assert page["schema"] == 1
     assert done.returncode == (3 if page["driver"]["problem"] else 0)
-    assert {finding["severity"] for finding in page["findings"]} <= {"error", "warning", "note"}
     assert page["pythons"][0]["named_by"] == "VIRTUAL_ENV"
     assert page["system"]["packages"]["psutil"]
 

@@ -1,9 +1,13 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, strategies as st
 from textual.app import App, ComposeResult
 
 from vramtop.estimator.budget import Components
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
+from vramtop.tui.draw.bars import Cell
 from vramtop.tui.draw.memory_graph import Readings, TimeMark
 from vramtop.tui.draw.palette import COMPONENTS, colour_of
 from vramtop.tui.draw.run_graph import (
@@ -33,9 +37,33 @@ def mark(time: float, letter: str) -> TimeMark:
     return TimeMark(time, (words[letter], letter))
 
 
-def patterns(shown: RunGraphData, *, width: int = 20, height: int = 8) -> list[str]:
-    rows = run_graph_rows(shown, width=width, height=height, patterns=True)
+def texts(rows: list[list[Cell]]) -> list[str]:
     return ["".join(cell.char for cell in row) for row in rows]
+
+
+def patterns(shown: RunGraphData) -> list[str]:
+    return texts(run_graph_rows(shown, width=20, height=8, patterns=True))
+
+
+def one_line(history: Readings, *, width: int = 20) -> str:
+    return texts(run_graph_rows(picture(history), width=width, height=1))[0]
+
+
+def test_unknown_readings_leave_a_gap():
+    history = steady(GPU_TOTAL)
+    history[5:8] = [(float(second), None) for second in range(5, 8)]
+    assert one_line(history) == "█" * 5 + "   " + "█" * 12
+
+
+def test_a_silent_source_leaves_a_gap_after_three_intervals():
+    history = [(time, GPU_TOTAL) for time in (0.0, 1.0, 2.0, 12.0, 13.0)]
+    assert one_line(history)[:14] == "█" * 5 + " " * 7 + "██"
+
+
+def test_a_column_shows_the_highest_reading():
+    history = steady(GPU_TOTAL // 10)
+    history[7] = (7.0, GPU_TOTAL)
+    assert one_line(history, width=10)[3] == "█"
 
 
 def test_without_colour_layers_differ_in_their_pattern_and_held_memory_from_memory_to_come():
@@ -115,7 +143,9 @@ def test_the_graph_ends_at_the_gpu_size_unless_the_run_is_too_small_for_it(card,
     layers=st.none() | st.builds(Components, **{name: st.integers(0, GPU_TOTAL) for name in COMPONENTS}),
     without_colour=st.booleans(),
 )
-def test_every_drawing_has_the_requested_size(sizes, marks, width, height, span, layers, without_colour):
+def test_every_drawing_has_its_size_and_no_hole_below_a_reading(
+    sizes, marks, width, height, span, layers, without_colour
+):
     history = [(float(at), size) for at, size in enumerate(sizes)]
     lines = [LevelLine(40 * GIB, "-"), LevelLine(GPU_TOTAL, "=")]
     named = [mark(time, letter) for time, letter in zip(marks, "SCLF=", strict=False)]
@@ -123,6 +153,9 @@ def test_every_drawing_has_the_requested_size(sizes, marks, width, height, span,
     rows = run_graph_rows(shown, width=width, height=height, patterns=without_colour)
     assert [len(row) for row in rows] == ([width] * height if width else [])
     assert [len(row) for row in axis_rows(shown, width=width)] == [width, width]
+    curve = texts(run_graph_rows(replace(shown, layers=None, lines=(), marks=()), width=width, height=height))
+    for upper, lower in pairwise(curve):
+        assert all(below == "█" for above, below in zip(upper, lower, strict=True) if above != " ")
 
 
 class GraphApp(App[None]):

@@ -22,8 +22,6 @@ from vramtop.tui.draw.text_output import TextOutput
     [
         ({"TERM": "xterm"}, "16"),
         ({"TERM": "linux"}, "16"),
-        ({"TERM": "screen"}, "16"),
-        ({"TERM": "xterm-256color"}, "256"),
         ({"TERM": "tmux-256color"}, "256"),
         ({"TERM": "alacritty"}, "256"),
         ({"TERM": "xterm-kitty"}, "256"),

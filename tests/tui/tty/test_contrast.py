@@ -200,19 +200,9 @@ def test_statuses_differ_without_colour() -> None:
     assert len({mark.letter for mark in COMPONENTS.values()}) == len(COMPONENTS)
 
 
-HOSTILE = [
-    "\x1b[31mred",
-    "title\x1b]0;x\x07",
-    "\x9b2J",
-    "a\x00b",
-    "left\u202eright",
-    "\u200bx",
-    "soft\xadhyphen",
-    "\x7f",
-]
-
-
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize(
+    "text", ["\x1b[31mred", "title\x1b]0;x\x07", "\x9b2J", "a\x00b", "a\u202eb", "\u200bx", "soft\xadhyphen", "\x7f"]
+)
 def test_control_characters_are_removed_and_the_width_is_kept(text):
     assert to_harmless(text).isprintable()
     assert cell_len(to_harmless(text)) == cell_len(text)

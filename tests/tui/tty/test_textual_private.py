@@ -62,8 +62,10 @@ def other_textual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
     return make
 
 
-def use_the_dashboard(on_terminal) -> None:
-    """Check that the dashboard draws, reacts to keys and a resize, and exits normally."""
+def use_the_dashboard(on_terminal, copy: Path) -> None:
+    """Check that the dashboard draws, reacts to keys and a resize, and exits normally, with this copy of Textual."""
+    shown = on_terminal(program=(sys.executable, "-c", "import textual; print(textual.__file__)"))
+    shown.wait_for(str(copy))
     dashboard = on_terminal("--demo", size=(100, 30))
     dashboard.wait_for("Quit")
     dashboard.wait_for("gpubox-3")
@@ -83,19 +85,13 @@ def use_the_dashboard(on_terminal) -> None:
     assert b"Traceback" not in dashboard.written
 
 
-def test_the_modified_copy_of_textual_is_imported(on_terminal, other_textual, tmp_path) -> None:
-    other_textual("_fatal_error")
-    shown = on_terminal(program=(sys.executable, "-c", "import textual; print(textual.__file__)"))
-    shown.wait_for(str(tmp_path))
-
-
-def test_the_dashboard_works_without_any_of_the_private_names(on_terminal, other_textual) -> None:
+def test_the_dashboard_works_without_any_of_the_private_names(on_terminal, other_textual, tmp_path) -> None:
     other_textual(*RENAMED)
-    use_the_dashboard(on_terminal)
+    use_the_dashboard(on_terminal, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RENAMED)
-def test_the_dashboard_works_without_one_of_the_private_names(on_terminal, other_textual, name: str) -> None:
+def test_the_dashboard_works_without_one_of_the_private_names(on_terminal, other_textual, tmp_path, name: str) -> None:
     other_textual(name)
-    use_the_dashboard(on_terminal)
+    use_the_dashboard(on_terminal, tmp_path)

@@ -70,20 +70,15 @@ def error_under(screen: FitCheckScreen, key: str) -> str:
     return " ".join(str(error.render()) for error in field_row(screen, key).query(".error"))
 
 
-async def test_typing_a_micro_batch_changes_the_verdict(fit, board):
+async def test_a_new_board_and_typing_a_micro_batch_change_the_verdict(fit, watchlist, board):
     async with fit(board) as (screen, pilot):
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
         await retype(pilot, screen, "training.micro_batch", "9")
         await until_shown(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))
         assert "short 11.5" in text_of(screen, "#answer")
         assert "batch 9 sequences" in text_of(screen, "#answer")
-
-
-async def test_a_new_board_changes_the_verdict(fit, watchlist, board):
-    async with fit(board) as (screen, pilot):
-        await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
         screen.show_board(watchlist.update(make_snapshot([make_gpu(0, [make_process(used=75)])])))
-        assert "DOES NOT FIT" in text_of(screen, "#answer")
+        assert "short 86.5" in text_of(screen, "#answer")
 
 
 async def test_a_wrong_value_is_reported_below_its_field_and_the_last_verdict_is_marked_as_old(fit, board):
@@ -123,24 +118,6 @@ async def test_p_types_inside_a_field_and_pins_outside(fit, watchlist):
         field_row(screen, "training.precision").query_one(Choice).focus()
         await pilot.press("p")
         assert watchlist.pending() == (START,)
-
-
-async def test_the_better_estimate_replaces_the_quick_one_and_is_kept_when_pinned(fit, watchlist, board):
-    go = threading.Event()
-
-    def refine(job: Job) -> Budget:
-        assert go.wait(60)
-        return replace(make_budget(as_settled(job), device=12), method="exact")
-
-    async with fit(board, refine=refine) as (screen, pilot):
-        await until_shown(pilot, lambda: "closed form" in text_of(screen, "#answer"))
-        go.set()
-        await until_shown(pilot, lambda: "exact count" in text_of(screen, "#answer"))
-        assert "12.0 GiB" in text_of(screen, "#answer")
-        await pilot.press("f2")
-        await until_shown(pilot, lambda: bool(watchlist.pending()))
-        waiting = watchlist.update(board.snapshot).pending[0]
-    assert waiting.budget.method == "exact"
 
 
 async def test_a_slow_estimate_does_not_overwrite_a_later_one(fit, board):
@@ -365,7 +342,7 @@ async def test_without_a_model_the_screen_asks_for_one_and_keys_explain_why_noth
             assert "enter a model" in pilot.app.notices[-1]
 
 
-async def test_a_traced_estimate_states_the_estimate_it_replaced(fit, board):
+async def test_a_traced_estimate_states_the_estimate_it_replaced_and_is_kept_when_pinned(fit, watchlist, board):
     go = threading.Event()
 
     def refine(job: Job) -> Budget:
@@ -376,6 +353,10 @@ async def test_a_traced_estimate_states_the_estimate_it_replaced(fit, board):
         await until_shown(pilot, lambda: "tracing one step" in text_of(screen, "#answer"))
         go.set()
         await until_shown(pilot, lambda: "2.00 GiB more than the quick estimate of 10.0" in text_of(screen, "#answer"))
+        await pilot.press("f2")
+        await until_shown(pilot, lambda: bool(watchlist.pending()))
+        (waiting,) = watchlist.update(board.snapshot).pending
+        assert waiting.budget.method == "traced"
         await pilot.press("f5")
         await until_shown(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
 

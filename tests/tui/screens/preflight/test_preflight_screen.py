@@ -2,13 +2,13 @@
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from builders import ScriptedSource, make_budget, make_device, make_gpu, make_snapshot
+from builders import ScriptedSource, make_budget, make_device, make_gpu, make_snapshot, make_watchlist
 from model_configs import llama_config
 from screen_host import ScreenHost, opened, screen_lines
 from slow_cases import first_quick
@@ -199,40 +199,31 @@ async def test_a_real_run_on_a_described_machine_ends_with_the_summary_of_the_co
         assert next(each.status for each in outcomes if each.name == "VRAM verdict") == "pass"
 
 
-def open_app(pending: Sequence[Job] = (), *, ascii_only: bool = False) -> VramtopApp:
-    watchlist = Watchlist(estimate=make_budget)
-    for job in pending:
-        watchlist.add_pending(job)
-    return VramtopApp(
-        ScriptedSource([make_snapshot([make_gpu()])]), watchlist, AppOptions(interval=0.25, ascii_only=ascii_only)
+OTHER = Job(name="other", model=JOB.model)
+OWN = Job(name="own", program=Program(command="python train.py"))
+
+
+@pytest.mark.parametrize(
+    ("pending", "keys", "words"),
+    [
+        ((JOB, OTHER), ("p", "down", "enter"), ("Preflight: other", "on this machine - ")),
+        ((OWN,), ("p",), ("Preflight: own",)),
+        ((), ("p",), ("No job is pending",)),
+    ],
+)
+async def test_p_opens_preflight_for_the_pending_job_and_asks_which_of_several(no_network, pending, keys, words):
+    app = VramtopApp(
+        ScriptedSource([make_snapshot([make_gpu()])]),
+        make_watchlist(pending=pending),
+        AppOptions(interval=0.25, ascii_only=True),
     )
-
-
-async def test_p_opens_preflight_for_the_pending_job_and_asks_which_of_several(no_network):
-    app = open_app([JOB, Job(name="other", model=JOB.model)], ascii_only=True)
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
         await until_shown(pilot, lambda: app.board is not None)
-        await pilot.press("p")
-        await pilot.pause()
-        await pilot.press("down", "enter")
-        await until_shown(pilot, lambda: "Preflight: other" in text(app) and "on this machine - " in text(app))
+        for key in keys:
+            await pilot.press(key)
+            await pilot.pause()
+        await until_shown(pilot, lambda: all(each in text(app) for each in words))
         assert text(app).isascii()
-
-
-async def test_p_reports_that_there_is_no_pending_job():
-    app = open_app()
-    async with app.run_test(notifications=True) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
-        await pilot.press("p")
-        await until_shown(pilot, lambda: "No job is pending" in text(app))
-
-
-async def test_p_checks_a_pending_program(no_network):
-    app = open_app([Job(name="own", program=Program(command="python train.py"))])
-    async with app.run_test() as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
-        await pilot.press("p")
-        await until_shown(pilot, lambda: "Preflight: own" in text(app))
 
 
 async def test_f12_in_the_fit_check_checks_the_machine_chosen_there(no_network):

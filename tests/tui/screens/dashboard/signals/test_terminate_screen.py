@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -323,14 +322,9 @@ async def test_the_dialog_is_ascii_in_ascii_mode(start, choices_enabled_at_once)
 
 
 @pytest.mark.parametrize(("words", "read_only"), [(["--read-only"], True), ([], False)])
-def test_the_read_only_option_turns_termination_off(monkeypatch, words, read_only):
-    notice_text = []
-    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: notice_text.append(self.termination_refusal))
-    monkeypatch.setenv("TERM", "xterm-256color")
-    for stream in (sys.stdin, sys.stdout):
-        monkeypatch.setattr(stream, "isatty", lambda: True)
+def test_the_read_only_option_turns_termination_off(opened, words, read_only):
     assert main(words) == 0
-    assert ("--read-only" in notice_text[0]) == read_only
+    assert ("--read-only" in opened[0].termination_refusal) == read_only
 
 
 async def test_several_processes_are_named_and_signalled_together(start, choices_enabled_at_once):
