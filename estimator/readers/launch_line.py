@@ -459,8 +459,10 @@ def _read_script(
     except InputError as error:
         program.findings.doubt(f"Could not read the script: {error.message}", "either", *get_args(Component))
         return ScriptSettings()
-    if not program.reported:
+    if program.pid is None:
         program.findings.script = program.launch.program_name
+    elif not program.reported:  # what it holds is seen, so that its range stays as narrow as its settings are known
+        program.findings.warn(f"{program.launch.program_name} was read, not run: one in five such budgets is wrong.")
     return read
 
 

@@ -52,10 +52,13 @@ def test_what_is_read_in_a_script_is_never_a_narrow_figure(tmp_path: Path) -> No
     assert warning.startswith("t.py was read, not run.")
 
 
-def test_what_the_running_program_reports_is_no_guess(tmp_path: Path) -> None:
+def test_the_range_of_a_running_job_is_as_wide_as_its_settings_are_open(tmp_path: Path) -> None:
     (tmp_path / "t.py").touch()
     reported = {"per_device_train_batch_size": Setting(value=2, origin="the running Trainer")}
-    assert read_launch(shlex.split(TRAINER), environ={}, cwd=tmp_path, reported=reported).script is None
+    for known in ({}, reported):
+        reading = read_launch(shlex.split(TRAINER), environ={}, cwd=tmp_path, reported=known, pid=1)
+        assert reading.script is None
+        assert any("t.py was read, not run" in each for each in reading.warnings) == (not known)
 
 
 @pytest.mark.parametrize(

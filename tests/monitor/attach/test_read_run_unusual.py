@@ -129,13 +129,13 @@ def test_a_folder_in_our_working_directory_is_not_taken_for_the_processs_model(
     assert attached.reading.value("training.precision") == "fp32"
     reading = read_run(start([sys.executable, "train.py", *flags(model_name_or_path="ours")])).reading
     assert reading.missing == ("model.id",)
-    assert "no model 'ours'" in reading.warnings[0]
+    assert any("no model 'ours'" in each for each in reading.warnings)
 
 
 def test_code_that_a_process_names_as_its_model_is_not_run(start, script, flags) -> None:
     reading = read_run(start([sys.executable, script(SLEEPS), *flags(model_name_or_path="os:abort")])).reading
     assert reading.missing == ("model.id",)
-    assert "does not run code" in reading.warnings[0]
+    assert any("does not run code" in each for each in reading.warnings)
 
 
 def test_a_worker_without_a_rank_is_a_single_process(start, tmp_path: Path) -> None:
