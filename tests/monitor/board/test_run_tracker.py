@@ -146,21 +146,20 @@ def test_final_counters_state_how_a_run_ended(machine, said, expected, words) ->
     assert sentence(row).startswith(words)
 
 
-def test_an_end_on_a_full_gpu_before_the_first_step_is_probably_out_of_memory(machine: Machine) -> None:
-    machine.tick(70, free_bytes=GIB // 4)
+@pytest.mark.parametrize(
+    ("used", "ticks", "ending", "words"),
+    [(70, 1, "out_of_memory", ": it has probably run out of memory"), (41, 40, "ended", "")],
+    ids=["before the first step", "steady"],
+)
+def test_an_end_on_a_full_gpu_is_probably_out_of_memory_before_the_first_step(
+    machine, used, ticks, ending, words
+) -> None:
+    for _ in range(ticks):
+        machine.tick(used, free_bytes=GIB // 4)
     machine.alive.clear()
     row = only_run(machine.tick(None, free_bytes=79 * GIB))[1]
-    assert status(row) == "out_of_memory"
-    assert "nearly full then (0.2 GiB free): it has probably run out of memory" in sentence(row)
-
-
-def test_an_end_on_a_full_gpu_in_the_steady_phase_is_reported_as_ended(machine: Machine) -> None:
-    for _ in range(40):
-        machine.tick(41, free_bytes=GIB // 4)
-    machine.alive.clear()
-    row = only_run(machine.tick(None, free_bytes=79 * GIB))[1]
-    assert status(row) == "ended"
-    assert "its GPU was nearly full then (0.2 GiB free)" in sentence(row)
+    assert status(row) == ending
+    assert f"its GPU was nearly full then (0.2 GiB free){words}" in sentence(row)
 
 
 def test_a_process_killed_for_lack_of_host_memory(machine: Machine) -> None:

@@ -201,10 +201,7 @@ def test_free_space_is_not_judged_for_a_model_of_unknown_size(make_context) -> N
 @pytest.mark.parametrize(
     ("job", "bytes_per_parameter"),
     [
-        (Training(precision="bf16"), 2 + 2 * 2),
         (Training(precision="bf16-mixed"), 4 + 2 * 4),
-        (Training(precision="bf16", optimizer="paged-adamw"), 2 + 2 * 4),
-        (Training(precision="bf16", optimizer="sgd"), 2),
         (Training(precision="bf16", optimizer="lion"), 2 + 2),
         (Training(mode="inference"), 0),
     ],

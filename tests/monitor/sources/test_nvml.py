@@ -187,18 +187,14 @@ def test_a_process_in_several_lists_is_one_row_with_the_larger_figure(driver, so
     assert gpu.remaining_bytes == 20 * GIB - 9 * GIB
 
 
-def test_a_process_larger_than_the_gpu_has_unknown_memory(driver, source):
-    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, 2**63)])]
-    (process,) = read_one(source).processes
-    assert process.used_bytes is None
-    assert process.note == "reported memory exceeds the GPU's"
-
-
-def test_a_process_with_0_bytes_has_unknown_memory(driver, source):
-    """Some drivers report 0 bytes for every process when they are queried in a container."""
-    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, 0)])]
+@pytest.mark.parametrize(
+    ("size", "note"),
+    [(0, "memory not reported by the driver"), (2**63, "reported memory exceeds the GPU's")],  # 0 as in a container
+)
+def test_a_process_of_impossible_size_has_unknown_memory(driver, source, size, note):
+    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, size)])]
     gpu = read_one(source)
-    assert [(p.used_bytes, p.note) for p in gpu.processes] == [(None, "memory not reported by the driver")]
+    assert [(p.used_bytes, p.note) for p in gpu.processes] == [(None, note)]
     assert gpu.unattributed_bytes is None
 
 

@@ -88,20 +88,6 @@ def test_a_model_name_is_loaded_as_a_job_with_its_usual_task():
     assert load_from_text("bert-base-uncased").job.model.task == "masked-lm"
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "enter a job file"),
-        ("none.yaml", "no such file"),
-        ("nonesuch-9000", "no model"),
-        ("echo hello world", "starts no Python script"),
-    ],
-)
-def test_input_that_cannot_be_loaded_is_reported_in_one_sentence(text, sentence):
-    with pytest.raises(InputError, match=sentence):
-        load_from_text(text)
-
-
 def test_defaults_of_the_tool_are_named_as_assumed():
     """They are no loss: nothing is saved by a fit check."""
     out = vramtop("fit", "--gpu-type", "h100", "--method", "formula", "--json", "--", *LINE.split(), code=3).out

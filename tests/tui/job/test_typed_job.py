@@ -61,6 +61,8 @@ def test_a_job_file_with_a_space_in_its_name(tmp_path: Path) -> None:
         ("gpt2 --gpu-type 0xh100", "0 is not a valid number of GPUs"),
         ("gpt2 --gpu 0", "--gpu 0: give a card, such as h100"),
         ("no-job.toml", "no-job.toml: no such file"),
+        ("nonesuch-9000", "no model"),
+        ("echo hello world", "starts no Python script"),
     ],
 )
 def test_mistakes_are_one_sentence(text: str, sentence: str) -> None:

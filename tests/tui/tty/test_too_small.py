@@ -2,6 +2,7 @@
 
 import pytest
 from builders import make_budget
+from screen_host import screen_lines
 from slow_cases import first_quick
 from textual.geometry import Size
 from waiting import until_shown
@@ -18,15 +19,11 @@ def app() -> VramtopApp:
     return VramtopApp(demo_source(), Watchlist(estimate=make_budget))
 
 
-def lines(app: VramtopApp) -> list[str]:
-    return [strip.text for strip in app.screen._compositor.render_strips()]
-
-
 @pytest.mark.parametrize("size", [(20, 5), (1, 1), (39, 24), (80, 9)])
 async def test_a_terminal_that_is_too_small_shows_one_sentence_and_q_quits(app, size) -> None:
     async with app.run_test(size=size) as pilot:
-        await until_shown(pilot, lambda: isinstance(app.screen, TooSmallScreen) and lines(app)[0].strip())
-        words = " ".join(" ".join(lines(app)).split())
+        await until_shown(pilot, lambda: isinstance(app.screen, TooSmallScreen) and screen_lines(app)[0].strip())
+        words = " ".join(" ".join(screen_lines(app)).split())
         whole = f"too small: {size[0]} x {size[1]} here, vramtop needs 40 x 10; q quits"
         assert words == (whole if size != (1, 1) else "t")
         await pilot.press("q")
@@ -49,17 +46,17 @@ async def test_the_open_screen_returns_when_the_terminal_is_large_enough(app, ke
         await pilot.resize_terminal(100, 30)
         await until_shown(pilot, lambda: type(app.screen) is opened)
         await pilot.pause(0.1)
-        assert {len(line) for line in map(str.rstrip, lines(app))} - set(range(101)) == set()
-        assert len(lines(app)) == 30
+        assert {len(line) for line in map(str.rstrip, screen_lines(app))} - set(range(101)) == set()
+        assert len(screen_lines(app)) == 30
         assert not [each for each in app.screen_stack if isinstance(each, TooSmallScreen)]
 
 
 @pytest.mark.parametrize("size", [tuple(MIN_SIZE), (80, 24), (400, 100)])
 async def test_every_other_size_shows_the_gpus_and_the_keys(app, size) -> None:
     async with app.run_test(size=size) as pilot:
-        await until_shown(pilot, lambda: app.board and "Enter Open" in lines(app)[-1])
-        assert "gpubox-3" in lines(app)[0]
-        await until_shown(pilot, lambda: "79.6" in "\n".join(lines(app)))
+        await until_shown(pilot, lambda: app.board and "Enter Open" in screen_lines(app)[-1])
+        assert "gpubox-3" in screen_lines(app)[0]
+        await until_shown(pilot, lambda: "79.6" in "\n".join(screen_lines(app)))
 
 
 def test_a_burst_of_resizes_on_a_real_terminal_ends_with_the_last_size(on_terminal) -> None:
@@ -87,4 +84,4 @@ async def test_an_app_that_received_an_older_size_last_asks_the_terminal(app, mo
     async with app.run_test(size=(100, 30)) as pilot:
         await until_shown(pilot, lambda: app.board)
         monkeypatch.setattr(terminal_app, "terminal_size_of", lambda _: Size(132, 43))
-        await until_shown(pilot, lambda: app.size == (132, 43) and len(lines(app)) == 43)
+        await until_shown(pilot, lambda: app.size == (132, 43) and len(screen_lines(app)) == 43)

@@ -68,12 +68,6 @@ def open_app(
     return app
 
 
-async def settle(pilot: Any) -> None:
-    """Wait until the first board is drawn."""
-    await until_shown(pilot, lambda: pilot.app.board is not None)
-    await pilot.pause()
-
-
 async def opened(pilot: Any, name: str) -> None:
     """Wait until a screen of this class is on top, with the latest board."""
     await until_shown(
@@ -453,8 +447,7 @@ async def test_garbage_is_collected_again_once_the_first_frame_is_drawn():
     app = open_app([make_snapshot([make_gpu()])])
     gc.disable()
     try:
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with on_first_board(app):
             assert gc.isenabled()
             assert gc.get_freeze_count() > 0
     finally:

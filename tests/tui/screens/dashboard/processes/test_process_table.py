@@ -36,20 +36,6 @@ def three_processes() -> list[GpuProcess]:
     return [make_process(1, 10, user="ana"), make_process(2, 40, user="bob"), make_process(3, 20, user="cyd")]
 
 
-async def test_update_keeps_the_cursor_on_its_process(three_processes):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)):
-        table = app.query_one(ProcessTable)
-        table.sort_key = "VRAM"
-        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
-        assert pids(table)[:3] == ["2", "3", "1"]
-        table.move_cursor(row=2)
-        three_processes[0] = make_process(1, 50, user="ana")
-        table.show_board(make_board([make_gpu(0, [*three_processes, make_process(9, 5)])]), width=120)
-        assert pids(table)[:4] == ["1", "2", "3", "9"]
-        assert table.selected.row.process.pid == 1
-
-
 async def test_a_cursor_that_was_never_moved_stays_at_the_top():
     app = TableApp()
     async with app.run_test(size=(120, 20)):
