@@ -7,7 +7,8 @@ reads.
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+import struct
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,28 @@ _TEXTS = {
     "gemma2": (256_000, 8192),
 }
 """Vocabulary and longest text, by model type, where a config leaves them to the defaults of its class."""
+_ENDS = ("t5", "mt5", "umt5", "longt5", "pegasus")
+"""Model types whose tokenizers put a mark behind a text; those of encoders put one before and one behind it."""
+_PIECES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
+"""Names of sentencepiece's file, which slow tokenizers of transformers before 5 read."""
+_FREQUENT = (
+    "the",
+    "of",
+    "and",
+    "to",
+    "in",
+    "is",
+    "that",
+    "it",
+    "was",
+    "for",
+    "on",
+    "are",
+    "with",
+    "as",
+    "this",
+    "from",
+)
 _WORDS = {151_936: 151_665, 152_064: 151_665}
 """Words in Qwen's tokenizer by rows of the embedding, whose spare rows take the tokens that a program adds."""
 _PLAIN_MARKS = ("idefics3", "llava", "llava_onevision", "paligemma", "smolvlm")
@@ -190,7 +213,7 @@ def _with_tokenizer(config: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
             **_TOKENS,
             **({"additional_special_tokens": speech} if speech else {}),
             "model_input_names": ["input_ids", *segments, "attention_mask"],
-            "model_max_length": text.get("max_position_embeddings", longest),
+            "model_max_length": _longest(kind, text.get("max_position_embeddings", longest)),
         },
         "vocab.json": ids,
     }
@@ -199,6 +222,66 @@ def _with_tokenizer(config: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
     yield from ((path, msgspec.json.encode(value)) for path, value in files.items())
     yield "vocab.txt", "\n".join(words).encode()
     yield "merges.txt", b"#version: 0.2\n"
+    pieces = _sentencepiece(words[: size - len(_FREQUENT) - 1], {_TOKENS[each] for each in ("bos_token", "eos_token")})
+    yield from ((name, pieces) for name in _PIECES)
+
+
+def _longest(kind: str, positions: int) -> int:
+    """Return the longest text of a tokenizer; of RoBERTa and its like no token takes the first two positions."""
+    return positions - 2 if positions in (514, 1026, 4098) and kind != "gpt2" else positions
+
+
+def _sentencepiece(words: Sequence[str], controls: Collection[str]) -> bytes:
+    """Return a file of sentencepiece that makes a token of each frequent word, and at most two of any other.
+
+    It is a message of protocol buffers (``sentencepiece_model.proto`` of sentencepiece 0.2).
+    """
+
+    def field(number: int, value: bytes | int) -> bytes:
+        if isinstance(value, int):
+            return _varint(number << 3) + _varint(value)
+        return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+    def piece(word: str, kind: int) -> bytes:
+        return field(1, field(1, word.encode()) + b"\x15" + struct.pack("<f", -1.0) + field(3, kind))
+
+    normal, unknown, control = 1, 2, 3
+    kinds = {_TOKENS["unk_token"]: unknown, **dict.fromkeys(controls, control)}
+    found = [piece(word, kinds.get(word, normal)) for word in words]
+    found += [piece(f"\u2581{word}", normal) for word in ("", *_FREQUENT)]
+    numbers = {40: "unk_token", 41: "bos_token", 42: "eos_token", 43: "pad_token"}
+    trainer = field(3, 1) + field(4, len(found))
+    trainer += b"".join(field(number, words.index(_TOKENS[name])) for number, name in numbers.items())
+    return b"".join(found) + field(2, trainer) + field(3, field(1, b"identity"))
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*found, value))
+
+
+def _marking(ids: Mapping[str, int], family: str) -> dict[str, Any] | None:
+    """Return what puts marks around texts and pairs of them; None: nothing, as of models that generate text."""
+    mark = {name: {"SpecialToken": {"id": _TOKENS[f"{name}_token"], "type_id": 0}} for name in ("cls", "sep", "eos")}
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    if family in _ENDS:
+        single, pair = [first, mark["eos"]], [first, mark["eos"], second, mark["eos"]]
+    elif "bert" in family or family in ("electra", "mpnet", "bart", "mbart", "camembert", "longformer"):
+        both = [mark["sep"]] if "roberta" in family or "bart" in family else []
+        single = [mark["cls"], first, mark["sep"]]
+        pair = [*single, *both, second, mark["sep"]]
+        if not both:  # BERT numbers the two texts
+            pair = [*single, {"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": "[SEP]", "type_id": 1}}]
+    else:
+        return None
+    used = ("cls_token", "sep_token", "eos_token")
+    tokens = {
+        _TOKENS[each]: {"id": _TOKENS[each], "ids": [ids[_TOKENS[each]]], "tokens": [_TOKENS[each]]} for each in used
+    }
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}
 
 
 def _tokenizer(ids: Mapping[str, int], family: str, tokens: Collection[str]) -> dict[str, Any]:
@@ -212,15 +295,17 @@ def _tokenizer(ids: Mapping[str, int], family: str, tokens: Collection[str]) -> 
         model = {"type": "WordPiece", "vocab": ids, **unknown, **limits}
     else:
         model = {"type": "BPE", "vocab": ids, "merges": [], "fuse_unk": True, **unknown}
+    is_bert = model["type"] == "WordPiece"
+    normal = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": False}
     marks = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [{"id": ids[token], "content": token, **marks} for token in tokens],
-        "normalizer": None,
+        "normalizer": {"type": "BertNormalizer", **normal} if is_bert else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}]},
-        "post_processor": None,
+        "post_processor": _marking(ids, family),
         "decoder": None,
         "model": model,
     }

@@ -48,6 +48,8 @@ def program_of_script(words: Sequence[str]) -> LoadedJob | None:
         return None
     for path in script.scripts:
         require_own_script(path)
+    if script.unknown is not None:
+        raise InputError(script.unknown)
     assigned = ["env"] if "=" in script.words[0] else []
     return program_job([*assigned, *script.words], folder=str(script.folder))
 

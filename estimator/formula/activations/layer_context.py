@@ -289,15 +289,16 @@ def run_context(context: LayerContext, stage: Stage, run: BlockRun) -> LayerCont
 _SDPA_SINCE = {
     **dict.fromkeys(("phi", "mixtral"), (4, 40)),
     **dict.fromkeys(("bert", "vit", "wav2vec2"), (4, 41)),
-    **dict.fromkeys(("roberta", "albert", "xlm-roberta", "camembert", "gpt2", "gpt_neox", "mbart"), (4, 45)),
+    **dict.fromkeys(("gpt2", "gpt_neox"), (4, 42)),
+    **dict.fromkeys(("roberta", "albert", "xlm-roberta", "camembert", "mbart"), (4, 45)),
     **dict.fromkeys(("m2m_100", "phi3"), (4, 45)),
     **dict.fromkeys(("biogpt", "distilbert", "opt"), (4, 46)),
     **dict.fromkeys(("pegasus", "marian"), (4, 57)),
     **dict.fromkeys(("t5", "mt5"), (5, 0)),
 }
 """A version of transformers with sdpa for a type of model (``_supports_sdpa`` in its modeling file), which the usual
-ones have since 4.36; of 4.36, 4.40, 4.41, 4.45, 4.46, 4.48, 4.52, 4.57 and 5.23 the first that has it, and 5.0 for
-the last."""
+ones have since 4.36; of 4.36, 4.40, 4.41, 4.42, 4.45, 4.46, 4.48, 4.52, 4.57 and 5.23 the first that has it, and 5.0
+for the last."""
 
 _WITHOUT_SDPA = {
     *("bigbird_pegasus", "bloom", "cpmant", "fsmt", "led", "longt5", "mpt", "switch_transformers"),

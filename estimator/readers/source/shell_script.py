@@ -75,6 +75,8 @@ class ScriptLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """Lines that start other programs."""
     scripts: tuple[Path, ...]
     """The scripts that were read on the way to it: they decide what is started."""
+    unknown: str | None = None
+    """A value that is not known and on which memory does not depend, in a sentence: the line cannot run without it."""
 
     @property
     def note(self) -> str:
@@ -137,7 +139,7 @@ def read_shell_script(
         )
         if nested is not None:
             return replace(nested, scripts=(path, *nested.scripts))
-    words = _known_words(chosen, Path(line[at]))
+    words, unknown = _known_words(chosen, Path(line[at]))
     exported = [
         f"{name}={value}" for name, value in {**set_before, **script.exported}.items() if not _OPEN.search(value)
     ]
@@ -148,6 +150,7 @@ def read_shell_script(
         place=f"{path.name}, line {chosen.line}",
         others=tuple(each.line for each in found if sorted(_without_ignored(each.words)) != own),
         scripts=(path,),
+        unknown=unknown,
     )
 
 
@@ -196,26 +199,28 @@ def _without_ignored(words: Sequence[str]) -> Iterator[str]:
     return (word for at, word in enumerate(words) if word.startswith("-") or not _is_ignored(words, at))
 
 
-def _known_words(command: _Command, path: Path) -> tuple[str, ...]:
-    """Return the words of a command.
+def _known_words(command: _Command, path: Path) -> tuple[tuple[str, ...], str | None]:
+    """Return the words of a command, and a sentence on one that is not known if memory does not depend on it.
 
     Raises:
         InputError: one depends on what is not known, and the memory on it.
     """
+    sentence = None
     for at, word in enumerate(command.words):
-        if _OPEN.search(word) and not _is_ignored(command.words, at):
-            found = _VARIABLE.search(word)
-            what, name = (found[0], found["name"] or found["braced"]) if found else (word, word.strip("${}"))
-            give = (
-                f"its arguments after it, as in vramtop fit -- bash {path} VALUE"
-                if what[1:2].isdigit()
-                else (f"{name}=VALUE before vramtop")
-            )
-            give = "" if "(" in what else f"{give}, or "
-            raise InputError(
-                f"{path}, line {command.line}: the value of {what} is not known; give {give}the launch line after --"
-            )
-    return command.words
+        if not _OPEN.search(word):
+            continue
+        found = _VARIABLE.search(word)
+        what, name = (found[0], found["name"] or found["braced"]) if found else (word, word.strip("${}"))
+        give = (
+            f"its arguments after it, as in vramtop fit -- bash {path} VALUE"
+            if what[1:2].isdigit()
+            else (f"{name}=VALUE before vramtop")
+        )
+        give = "" if "(" in what else f"{give}, or "
+        sentence = f"{path}, line {command.line}: the value of {what} is not known; give {give}the launch line after --"
+        if not _is_ignored(command.words, at):
+            raise InputError(sentence)
+    return command.words, sentence
 
 
 def _has_shebang(path: Path) -> bool:

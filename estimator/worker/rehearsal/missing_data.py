@@ -50,6 +50,15 @@ _OF_TRAINERS = {
 _LIBRARIES = {"trl", "transformers", "datasets", "peft", "accelerate", "diffusers"}
 """Packages whose source knows columns of all data sets, also where they lie beside the program."""
 _OF_BUILDERS = {"imagefolder": ("image", "label"), "audiofolder": ("audio", "label"), "text": ("text",)}
+_PAIR = ("sentence1", "sentence2")
+_OF_GLUE = {
+    **dict.fromkeys(("cola", "sst2"), ("sentence",)),
+    **dict.fromkeys(("mrpc", "stsb", "rte", "wnli"), _PAIR),
+    **dict.fromkeys(("mnli", "ax"), ("premise", "hypothesis")),
+    "qqp": ("question1", "question2"),
+    "qnli": ("question", "sentence"),
+}
+"""Columns of GLUE's tasks, of which one script names those of all."""
 _SPLITS = ("train", "validation", "test")
 _OTHER_SPLITS = ("validation_matched", "validation_mismatched", "test_matched", "test_mismatched", "dev", "valid",
                  "eval", "train_sft", "test_sft", "train_prefs", "test_prefs", "unsupervised")  # fmt: skip
@@ -125,10 +134,11 @@ class MissingData:
         """
         try:
             return load(), None
+        except TypeError:  # arguments that another version of the library takes
+            raise
         except Exception as error:
             if self.sizes is None:
-                of_arguments = isinstance(error, TypeError)  # which another version of the library takes
-                if not Path(name).exists() and not of_arguments:
+                if not Path(name).exists():
                     self._missing.append((error, f"{name}, at {_line()}"))
                 raise
         return None, self.sizes
@@ -151,7 +161,12 @@ class MissingData:
             is_streamed = bool(given.get("streaming"))
             with contextlib.nullcontext() if self.sizes is None else _without_network():
                 found, sizes = self._found(name, lambda: load(*args, **kwargs))
-            return found if sizes is None else self._dataset(name, sizes, given.get("split"), is_streamed=is_streamed)
+            if sizes is None:
+                return found
+            task = _OF_GLUE.get(str(given.get("name"))) if name.rpartition("/")[2] == "glue" else None
+            if task is not None and not sizes["columns"]:
+                sizes = {**sizes, "columns": (*task, "label", "idx")}
+            return self._dataset(name, sizes, given.get("split"), is_streamed=is_streamed)
 
         return load_or_make
 

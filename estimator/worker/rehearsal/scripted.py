@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -45,12 +46,19 @@ class Steps(Rehearsal):
         Path(self.plan["answer"]).write_bytes(pickle.dumps(answer, protocol=4))
 
 
+_LEAST_TRANSFORMERS = 45
+"""The minor version of transformers 4 with whose interface the scripts are written."""
+
+
 def _failure(error: BaseException | None) -> str:
     """Return why there is no answer, in a line; empty: the program ended."""
     if error is None:
         return ""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"needs {error.name.partition('.')[0]}, which {sys.executable} does not have"
+    has = loaded_versions().get("transformers", "")
+    if (found := re.match(r"4\.(\d+)", has)) is not None and int(found[1]) < _LEAST_TRANSFORMERS:
+        return f"needs transformers 4.{_LEAST_TRANSFORMERS}, and {sys.executable} has {has}"
     frames = [each for each in traceback.extract_tb(error.__traceback__) if _is_own(each.filename)]
     line = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"fails with {type(error).__name__}: {' '.join(str(error).split())}{line}"

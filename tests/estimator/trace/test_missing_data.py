@@ -39,8 +39,10 @@ Sequence = list
     "config.py": "HF_HUB_OFFLINE = False",
     "load.py": """
 from . import config
-def load_dataset(path, name=None, data_files=None, split=None, streaming=False):
+def load_dataset(path, name=None, data_files=None, split=None, streaming=False, **options):
     import datasets
+    if options:
+        raise TypeError(f"unexpected arguments: {options}")
     if data_files:
         return datasets.Dataset({"text": "a b"} for _ in open(data_files))
     raise ConnectionError(f"no network, offline: {config.HF_HUB_OFFLINE}")
@@ -320,3 +322,17 @@ for step in range(3):
     optimizer.step()
 """
     assert rehearsed(program(text), "synthetic").budget.model.parameters == 28 * 28 * 10 + 10
+
+
+@pytest.mark.usefixtures("library")
+def test_a_task_of_glue_has_its_own_columns(program) -> None:
+    text = PROGRAM.format("'nyu-mll/glue', 'mrpc'", "['train']").replace('row["text"]', 'row["sentence1"]')
+    names = "print('premise')\nassert set(rows['train'][0]) == {'sentence1', 'sentence2', 'label', 'idx'}\n"
+    text = text.replace("net = ", f"{names}net = ", 1)
+    assert rehearsed(program(text), "synthetic").allocated_bytes
+
+
+@pytest.mark.usefixtures("library")
+def test_arguments_that_a_library_does_not_take_are_no_missing_data(program) -> None:
+    with pytest.raises(CannotTellError, match="TypeError: unexpected arguments"):
+        rehearsed(program(PROGRAM.format("'mine', use_auth_token=None", "")), "synthetic")

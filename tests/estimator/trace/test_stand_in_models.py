@@ -24,7 +24,7 @@ model = AutoModelForMaskedLM.from_pretrained(name).cuda()
 optimizer = torch.optim.SGD(model.parameters(), 1e-3)
 for _ in range(3):
     batch = tokenizer(["one two three"] * 4, padding="max_length", max_length=128, return_tensors="pt").to("cuda")
-    assert batch["input_ids"].shape == (4, 128) and int(batch["attention_mask"].sum()) == 12
+    assert batch["input_ids"].shape == (4, 128) and int(batch["attention_mask"].sum()) == 20  # with two marks
     assert set(batch) == {"input_ids", "token_type_ids", "attention_mask"}
     model(**batch, labels=batch["input_ids"]).loss.backward()
     optimizer.step()
@@ -137,6 +137,31 @@ def test_a_tokenizer_gives_a_model_what_it_takes_alone(tmp_path: Path, name: str
     assert json.loads(settings.read_bytes())["model_input_names"] == ["input_ids", "attention_mask"]
     assert json.loads(settings.with_name("generation_config.json").read_bytes())["eos_token_id"] == 3
     assert json.loads(settings.with_name("config.json").read_bytes())["hidden_size"] == size
+
+
+@pytest.mark.parametrize(
+    ("name", "longest", "marks"),
+    [("bert-base-cased", 512, (2, 3)), ("roberta-base", 512, (2, 4)), ("google-t5/t5-small", 512, (1, 2)),
+     ("gpt2", 1024, (0, 0))],
+)  # fmt: skip
+def test_texts_get_the_marks_of_their_model(tmp_path: Path, name: str, longest: int, marks: tuple[int, int]) -> None:
+    made = Path(cache_with([name], tmp_path, {"HF_HOME": str(tmp_path / "hf")})["HF_HUB_CACHE"])
+    (file,) = made.glob("models--*/snapshots/*/tokenizer.json")
+    assert json.loads(file.with_name("tokenizer_config.json").read_bytes())["model_max_length"] == longest
+    tokenizer = pytest.importorskip("tokenizers").Tokenizer.from_file(str(file))
+    assert tuple(map(tokenizer.num_special_tokens_to_add, (False, True))) == marks
+    assert len(tokenizer.encode("one two", "three").ids) == 3 + marks[1]
+    assert (tokenizer.normalizer is not None) == name.startswith("bert")  # whose class asks it for its settings
+
+
+def test_slow_tokenizers_read_a_file_of_sentencepiece(tmp_path: Path) -> None:
+    pieces = pytest.importorskip("sentencepiece")
+    made = Path(cache_with(["google-t5/t5-small"], tmp_path, {"HF_HOME": str(tmp_path / "hf")})["HF_HUB_CACHE"])
+    (file,) = made.glob("models--*/snapshots/*/spiece.model")
+    tokenizer = pieces.SentencePieceProcessor(model_file=str(file))
+    assert tokenizer.get_piece_size() == 32_128
+    assert [tokenizer.id_to_piece(each) for each in tokenizer.encode("the of")] == ["\u2581the", "\u2581of"]
+    assert len(tokenizer.encode("rarer words")) == 4
 
 
 IMAGES = """

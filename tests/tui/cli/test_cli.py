@@ -313,6 +313,12 @@ def test_control_characters_never_reach_the_terminal(vramtop: Vramtop, tmp_path:
     assert not any(sign in text for text in said for sign in "\x1b\x07")
 
 
+def test_code_is_trusted_only_with_the_flag(vramtop: Vramtop) -> None:
+    for flags in (["--trust-remote-code"], []):
+        done = vramtop("estimate", *flags, "gpt2", "--json", "--method", "formula")
+        assert valid_json("estimate", done.stdout)["job"]["model"]["trust_remote_code"] == bool(flags)
+
+
 def test_a_custom_model_is_not_imported_for_the_formula(vramtop: Vramtop) -> None:
     done = vramtop("estimate", "antigravity:fly", "--method", "formula")
     assert done.returncode == 3

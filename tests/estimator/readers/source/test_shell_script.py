@@ -141,3 +141,11 @@ def test_what_only_running_it_would_tell_is_refused(tmp_path: Path, monkeypatch,
 )
 def test_other_lines_run_no_shell_script(tmp_path: Path, line: str) -> None:
     assert launch_of_shell_script(shlex.split(line), environ={}, cwd=tmp_path) is None
+
+
+def test_a_value_that_only_a_start_needs_is_a_sentence(tmp_path: Path) -> None:
+    found = launched(tmp_path, "for i in 1 2; do\n  python train.py --lr ${i}e-5 --batch 4\ndone\n")
+    assert found.words[:2] == ("python", "train.py")
+    assert found.unknown is not None
+    assert "line 2: the value of ${i} is not known; give i=VALUE before vramtop" in found.unknown
+    assert launched(tmp_path, "python train.py --lr 1e-5\n").unknown is None

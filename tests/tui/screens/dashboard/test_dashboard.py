@@ -280,6 +280,24 @@ async def test_hostile_command_is_shown_as_plain_text():
         assert "\x07" not in text
 
 
+@pytest.mark.slow
+async def test_control_characters_in_names_never_reach_the_terminal_from_any_screen(monkeypatch):
+    evil = "[red]\x1b[31mx[/]\x07\u202e\u200b\u3164"
+    monkeypatch.setitem(NEEDS, evil, 40.0)
+    process = make_process(1, 30, command=evil, user=evil, note=evil)
+    app = open_app([make_snapshot([make_gpu(0, [process], name=evil)])], jobs={evil: [1]}, pending=[evil])
+    async with on_first_board(app, (160, 40)) as pilot:
+        for keys, name in (
+            ((), "DashboardScreen"),
+            (("enter",), "AttachScreen"),
+            (("escape", "a"), "AttachScreen"),
+            (("escape", "f"), "ChoiceMenu"),
+        ):
+            await pilot.press(*keys)
+            await opened(pilot, name)
+            assert all(line.isprintable() and "\u3164" not in line for line in screen_lines(app)), keys
+
+
 async def test_ascii_mode_draws_only_ascii():
     gpus = [make_gpu(0, [make_process(1, 61), make_process(3, 4)]), make_gpu(1, [make_process(2, 74.5)])]
     jobs = {"llama-8b-sft": [1], "qwen-7b-dpo": [2]}
