@@ -6,7 +6,6 @@ import signal
 import struct
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,28 +23,12 @@ from vramtop.monitor.probe.publisher import encode_json
 from vramtop.monitor.probe.trainer import callback_class
 
 Start = Callable[..., "subprocess.Popen[str]"]
-CUDA = """
-    allocated = 5 << 20
-    class cuda:
-        is_initialized = staticmethod(lambda: True)
-        device_count = staticmethod(lambda: 2)
-        @staticmethod
-        def memory_stats_as_nested_dict(index):
-            if index:
-                return {}
-            return {"allocated_bytes": {"all": {"current": allocated, "peak": 8 << 20}},
-                    "reserved_bytes": {"all": {"current": 7 << 20, "peak": 9 << 20}},
-                    "active_bytes": {"all": {"current": 6 << 20}}, "num_alloc_retries": 1, "num_ooms": 0}
-        get_device_properties = staticmethod(lambda index: object())
-    __version__ = "2.99"
-"""
 
 
 @pytest.fixture
-def start(tmp_path: Path, start_python: Start) -> Start:
+def start(tmp_path: Path, start_python: Start, write_stub_torch) -> Start:
     """Start Python code under the probe, beside a stub ``torch`` with a GPU."""
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text(textwrap.dedent(CUDA))
+    write_stub_torch("cuda.allocated[0], cuda.peak = 5 << 20, 8 << 20")
     return partial(start_python, env=probed_environment({**os.environ, "PYTHONPATH": str(tmp_path)}))
 
 
@@ -81,7 +64,7 @@ def test_the_sample_of_a_stopped_process_becomes_stale(start: Start) -> None:
 
 
 def test_figures_are_published_repeatedly(start: Start) -> None:
-    process = start("import time, torch; input(); torch.allocated = 11; time.sleep(60)")
+    process = start("import time, torch; input(); torch.cuda.allocated[0] = 11; time.sleep(60)")
     first = sample_of(process.pid)
     process.stdin.write("\n")
     process.stdin.flush()

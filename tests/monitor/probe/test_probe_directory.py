@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
 import time
 import warnings
 
@@ -25,36 +24,12 @@ from vramtop.monitor.sources.replay import shift_times
 MIB = 2**20
 GIB = 2**30
 FIRST, SECOND = "11111111-aaaa-bbbb-cccc-000000000001", "22222222-aaaa-bbbb-cccc-000000000002"
-TORCH = """
-    allocated, ooms, old = {}, 0, False
-    class OutOfMemoryError(RuntimeError):
-        pass
-    class cuda:
-        uuids = ["11111111-aaaa-bbbb-cccc-000000000001", "22222222-aaaa-bbbb-cccc-000000000002"]
-        is_initialized = staticmethod(lambda: bool(allocated))
-        device_count = staticmethod(lambda: 2)
-        get_allocator_backend = staticmethod(lambda: "native")
-        @staticmethod
-        def get_device_properties(index):
-            class properties:
-                pass
-            if not old:
-                properties.uuid = cuda.uuids[index]
-            return properties
-        @staticmethod
-        def memory_stats_as_nested_dict(index):
-            size = allocated.get(index, 0)
-            figures = {"all": {"current": size, "peak": size}}
-            return {"allocated_bytes": figures, "reserved_bytes": figures, "active_bytes": figures,
-                    "num_alloc_retries": 0, "num_ooms": ooms}
-    __version__ = "2.99"
-"""
 
 
 @pytest.fixture
-def start(tmp_path, start_python):
+def start(tmp_path, start_python, write_stub_torch):
     """Start Python code under the probe, and wait for the line that it prints."""
-    (tmp_path / "torch.py").write_text(textwrap.dedent(TORCH))
+    write_stub_torch()
 
     def start_code(code, *, under_run=True):
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
@@ -104,7 +79,7 @@ def wait_for_counters(probes, clock, readings, wanted=lambda readings: True):
 
 TWO_DEVICES = """
     import sys, time, torch
-    torch.allocated.update({0: 3 << 20, 1: 5 << 20})
+    torch.cuda.allocated.update({0: 3 << 20, 1: 5 << 20})
     print("up", flush=True)
     sys.stdin.read()
 """
@@ -123,7 +98,7 @@ def test_devices_are_matched_by_uuid_not_by_index(start, probes, clock):
     process = start("""
         import sys, torch
         torch.cuda.uuids.reverse()  # CUDA_VISIBLE_DEVICES=1,0
-        torch.allocated[0] = 3 << 20
+        torch.cuda.allocated[0] = 3 << 20
         print("up", flush=True)
         sys.stdin.read()
     """)
@@ -139,8 +114,8 @@ def test_devices_are_matched_by_uuid_not_by_index(start, probes, clock):
 def test_without_uuids_only_a_single_gpu_can_be_matched(start, probes, clock, on, known):
     process = start("""
         import sys, torch
-        torch.old = True
-        torch.allocated[0] = 5 << 20
+        torch.cuda.names_gpus = False
+        torch.cuda.allocated[0] = 5 << 20
         print("up", flush=True)
         sys.stdin.read()
     """)
@@ -214,7 +189,7 @@ def may_unshare():
 def test_a_probe_in_a_container_publishes_another_pid(start, probes, clock):
     process = start("""
         import os, subprocess, sys
-        code = "import torch, time; torch.allocated[0] = 5 << 20; print('up', flush=True); time.sleep(60)"
+        code = "import torch, time; torch.cuda.allocated[0] = 5 << 20; print('up', flush=True); time.sleep(60)"
         os.execvp("unshare", ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", code])
     """)
     (inside,) = psutil.Process(process.pid).children()
@@ -227,10 +202,10 @@ def test_a_probe_in_a_container_publishes_another_pid(start, probes, clock):
 def test_final_counters_include_a_failed_allocation_and_are_returned_once(start, probes, clock):
     process = start("""
         import sys, torch
-        torch.allocated[0] = 70 << 30
+        torch.cuda.allocated[0] = 70 << 30
         print("up", flush=True)
         sys.stdin.read()
-        torch.ooms = 1
+        torch.cuda.ooms = 1
         raise torch.OutOfMemoryError("CUDA out of memory")
     """)
     readings = gpus_with((process.pid, 0))
@@ -271,7 +246,7 @@ def test_a_child_that_inherited_its_parents_probe_has_no_counters(start, probes,
     """A fork outside Python leaves the parent's memory file open in the child."""
     process = start("""
         import ctypes, os, sys, torch
-        torch.allocated[0] = 1
+        torch.cuda.allocated[0] = 1
         child = ctypes.CDLL(None).fork()
         if child == 0:
             ctypes.CDLL(None).pause()

@@ -11,23 +11,6 @@ import pytest
 
 from vramtop.monitor.probe.launch import probed_environment
 
-TORCH = """
-    is_up, touched = True, []
-    class cuda:
-        backend = "native"
-        failures = 0
-        peak = 9
-        is_initialized = staticmethod(lambda: is_up)
-        device_count = staticmethod(lambda: 1)
-        get_allocator_backend = staticmethod(lambda: cuda.backend)
-        get_device_properties = staticmethod(lambda index: object())
-        @staticmethod
-        def memory_stats_as_nested_dict(index):
-            figures = {"all": {"current": 7, "peak": cuda.peak}}
-            return {"allocated_bytes": figures, "reserved_bytes": figures, "active_bytes": figures,
-                    "num_alloc_retries": 0, "num_ooms": cuda.failures}
-    __version__ = "2.99"
-"""
 HELP = """
     import json, os, struct, time
     def probes():
@@ -65,9 +48,9 @@ HELP = """
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, write_stub_torch):
     """Return a function that runs Python code under the probe, with a stub ``torch`` and a module that lists probes."""
-    (tmp_path / "torch.py").write_text(textwrap.dedent(TORCH))
+    write_stub_torch("cuda.allocated[0], cuda.peak = 7, 9")
     (tmp_path / "looking.py").write_text(textwrap.dedent(HELP))
 
     def run_code(code, *options, python=sys.executable, paths=(), status=0, **environ):
@@ -330,11 +313,11 @@ def test_counts_continue_when_the_program_resets_them(run):
     done = run("""
         import torch
         from looking import next_sample
-        torch.cuda.failures = 2
+        torch.cuda.ooms = 2
         (first,) = next_sample()["devices"]
-        torch.cuda.failures, torch.cuda.peak = 0, 8
+        torch.cuda.ooms, torch.cuda.peak = 0, 8
         (second,) = next_sample()["devices"]
-        torch.cuda.failures = 1
+        torch.cuda.ooms = 1
         (third,) = next_sample()["devices"]
         print([each["out_of_memory"] for each in (first, second, third)])
         print([each["allocated_peak_bytes"] for each in (first, second, third)])
