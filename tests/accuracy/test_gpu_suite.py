@@ -70,47 +70,31 @@ def results(tmp_path: Path) -> Path:
     """A folder with results as they would come from a GPU, of one job that ran, one that did not fit, and a program."""
     job = {"model": {"id": "gpt2"}, "training": {"micro_batch": 8, "sequence_length": 512, "precision": "bf16"}}
     told = {
-        "method": "traced",
         "phase": "backward",
         "components": {},
-        "allocated_range": None,
-        "reserved_range": None,
         "allocated_bytes": 9 * GIB,
         "reserved_bytes": 10 * GIB,
         "device_bytes": 11 * GIB,
-        "cache_bytes": None,
-        "low_bytes": 10 * GIB,
-        "high_bytes": 12 * GIB,
     }
     step = {
         "max_allocated_bytes": 10 * GIB,
         "max_reserved_bytes": 10 * GIB,
         "allocated_by_step_bytes": [10 * GIB] * 6,
-        "phases": {},
         "components": {},
-        "retries": 0,
-        "ranks": [],
         "out_of_memory": None,
-        "allocator": None,
         "by_step": [{"step": 1, "phase": "forward", "allocated": 8 * GIB, "reserved": 9 * GIB}],
         "process_bytes": None,
         "device_bytes": 11 * GIB,
         "context_bytes": GIB // 2,
-        "stages": {},
     }
     failed = {"step": 1, "phase": "forward", "message": "full", "allocated_bytes": 70 * GIB, "reserved_bytes": 75 * GIB}
     measured = {
-        "schema": 1,
         "job": {**job, "name": "gpt2 b8"},
         "predicted": told,
         "device": "cuda",
-        "card": CARD,
-        "driver": "580.95",
         "versions": {"torch": "2.13.0"},
         "measured": step,
         "error": None,
-        "seconds": 9.0,
-        "notes": [],
     }
     over = {**measured, "measured": {**step, "out_of_memory": failed}, "error": "out of memory"}
     rows = [

@@ -90,3 +90,19 @@ def test_another_stage_of_zero_and_half_and_twice_the_ranks_are_causes(strategy:
     changed = {each.name: next(iter(each.changes.values())) for each in found if each.name.endswith("ranks")}
     changed |= {each.name: each.changes["parallel.strategy"] for each in found if each.name.startswith("stage ")}
     assert changed == names
+
+
+@pytest.mark.parametrize(
+    ("strategy", "now", "others"),
+    [
+        ("fsdp1", "full", {"none"}),
+        ("fsdp1", "grad_op", {"none", "full"}),
+        ("megatron-fsdp", "full", {"none", "optim", "optim_grads"}),
+        ("megatron-fsdp", "optim", {"none", "optim_grads", "optim_grads_params"}),
+        ("fsdp2", "full", set()),
+    ],
+)
+def test_a_strategy_is_suspected_of_its_own_shardings_only(strategy: str, now: str, others: set[str]) -> None:
+    parallel = {"parallel.strategy": strategy, "parallel.data_shard": 4, "parallel.sharding": now}
+    found = [cause.changes.get("parallel.sharding") for cause in setting_causes(job(**parallel))]
+    assert {each for each in found if each is not None} == others

@@ -37,15 +37,7 @@ def stack() -> list[dict[str, Any]]:
 class Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self.known: dict[int, tuple[StorageWeakRef, int, list[dict[str, Any]], str | None]] = {}
-        self.modules: list[str] = []
-        """Paths of the modules whose forward pass is running."""
-
-    def watch(self, model: torch.nn.Module) -> None:
-        """Follow the forward passes of a model's modules."""
-        for name, module in model.named_modules():
-            module.register_forward_pre_hook(lambda *_, name=name: self.modules.append(name))
-            module.register_forward_hook(lambda *_: (self.modules.pop(), None)[1], always_call=True)
+        self.known: dict[int, tuple[StorageWeakRef, int, list[dict[str, Any]]]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -54,19 +46,15 @@ class Recorder(TorchDispatchMode):
                 storage = tensor.untyped_storage()
                 old = self.known.get(storage._cdata)
                 if old is None or old[0].expired():
-                    self.known[storage._cdata] = (StorageWeakRef(storage), storage.nbytes(), stack(), self._module)
+                    self.known[storage._cdata] = (StorageWeakRef(storage), storage.nbytes(), stack())
         return result
-
-    @property
-    def _module(self) -> str | None:
-        return self.modules[-1] if self.modules else None
 
     def snapshot(self) -> dict[str, Any]:
         blocks, trace, address = [], [], 4096
-        for reference, size, frames, module in self.known.values():
+        for reference, size, frames in self.known.values():
             if not reference.expired() and size:
                 block = {"address": address, "size": size, "requested_size": size, "state": "active_allocated"}
-                blocks.append({**block, "frames": frames, "module": module})
+                blocks.append({**block, "frames": frames})
                 trace.append({"action": "alloc", "addr": address, "size": size, "stream": 0, "frames": frames})
                 address += size
         segment = {"device": 0, "address": 4096, "total_size": address - 4096, "blocks": blocks}
@@ -101,7 +89,6 @@ def train(checkpointing: bool, folder: str) -> dict[str, dict[str, int]]:
         model = LlamaForCausalLM(config).train()
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        recorder.watch(model)
         optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
         for step in range(2):
             batch = torch.randint(0, 320, (2, 48))

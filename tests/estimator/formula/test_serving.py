@@ -27,9 +27,13 @@ from vramtop.estimator.serving_need import ServingNeed
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B"
 
 
-def job_of(line: str, version: str | None = None) -> Job:
+def read(line: str, version: str | None = "0.33.0") -> JobReading:
     versions = {"vllm": version} if version else {}
-    return read_launch(shlex.split(line), environ={}, cwd=Path("/"), versions=versions).job()
+    return read_launch(shlex.split(line), environ={}, cwd=Path("/"), versions=versions)
+
+
+def job_of(line: str, version: str | None = None) -> Job:
+    return read(line, version).job()
 
 
 def serving(line: str, version: str | None = None) -> ServingNeed:
@@ -195,13 +199,8 @@ TOTAL = 80 * GIB
 LLAMA_32K = "vllm serve meta-llama/Llama-3.1-8B --max-model-len 32K"
 
 
-def read(line: str, version: str | None = "0.33.0") -> JobReading:
-    versions = {"vllm": version} if version else {}
-    return read_launch(shlex.split(line), environ={}, cwd=Path("/"), versions=versions)
-
-
 def on_gpu(line: str, version: str | None = "0.33.0") -> Budget:
-    return budget_on_gpu(estimate(read(line, version).job()), TOTAL)
+    return budget_on_gpu(estimate(job_of(line, version)), TOTAL)
 
 
 def outside(budget: Budget) -> int:

@@ -290,14 +290,9 @@ print(torch.cuda.max_memory_allocated())
             ),
             ("raise SystemExit('usage: train.py')", "ended with exit code 1 before an optimizer stepped"),
             (
-                "import torch\nnet = torch.nn.Linear(8, 8).cuda()\ntorch.optim.SGD(net.parameters())\n"
-                "try:\n  net(torch.ones(2, 9).cuda()).sum().backward()\nexcept RuntimeError as error:\n  print(error)",
-                "ended with exit code 0 before an optimizer stepped",
-            ),
-            (
                 "import torch\nnet = torch.nn.Linear(8, 8).cuda()\ntorch.optim.SGD(net.parameters(), 0.1)\n"
                 "net(torch.ones(2, 8).cuda())",
-                "before an optimizer stepped",
+                "ended with exit code 0 before an optimizer stepped",
             ),
             (  # it calls a model, such as one that embeds its data, when the time is over
                 "import torch\nnet = torch.nn.Linear(8, 8).cuda()\nwhile len('sleep'): net(torch.ones(2, 8).cuda())",

@@ -68,25 +68,27 @@ def test_evaluation_that_keeps_its_outputs_takes_what_all_of_its_batches_do(prog
     assert warning.endswith("train.py:20), counted for all batches.")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("steps", [4, 60])
-def test_evaluation_without_a_data_loader_is_reached(program, steps: int) -> None:
-    text = """
+OWN_LOOP = """
 import sys, torch
 dev = sys.argv[1]
-net = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256)).to(dev)
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for epoch in range(3):
+net = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256)).to(dev)
+optimizer, kept = torch.optim.SGD(net.parameters(), 0.1), []
+for epoch in range(4):
     net.train()
     for step in range(STEPS):
         optimizer.zero_grad()
         net(torch.randn(64, 256, device=dev)).square().mean().backward()
         optimizer.step()
     net.eval()
-    kept = [net(torch.randn(1024, 256, device=dev)) for step in range(4)]
-    del kept
+    kept.append(KEPT)
 """
-    found = rehearse_beside_cpu(program(text.replace("STEPS", str(steps))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [4, 60])
+def test_evaluation_without_a_data_loader_is_reached(program, steps: int) -> None:
+    text = OWN_LOOP.replace("STEPS", str(steps)).replace("KEPT", "net(torch.randn(1024, 256, device=dev)).sum().item()")
+    found = rehearse_beside_cpu(program(text))
     assert found.budget.not_counted == "This figure does not include saving."
 
 
@@ -102,18 +104,9 @@ for stage in (2, 4, 6):
         net(torch.randn(64, 512, device=dev)).square().mean().backward()
         optimizer.step()
 """
-COPIES = """
-import sys, torch
-dev = sys.argv[1]
-net = torch.nn.Linear(1024, 1024).to(dev)
-optimizer, copies = torch.optim.SGD(net.parameters(), 0.1), []
-for epoch in range(4):
-    for step in range(5):
-        optimizer.zero_grad()
-        net(torch.randn(64, 1024, device=dev)).square().mean().backward()
-        optimizer.step()
-    copies.append(torch.cat([each.detach().flatten() for each in net.parameters()]))
-"""
+COPIES = OWN_LOOP.replace("STEPS", "5").replace(
+    "KEPT", "torch.cat([each.detach().flatten() for each in net.parameters()])"
+)
 
 
 @pytest.mark.parametrize("text", [REPLACED, COPIES])
@@ -302,29 +295,12 @@ def test_fsdp1_saves_a_state_of_which_other_ranks_hold_parts(program) -> None:
 
 @pytest.mark.slow
 def test_memory_that_stays_after_each_epoch_is_told(program) -> None:
-    text = """
-import sys, torch
-dev = sys.argv[1]
-net = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256)).to(dev)
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-history = []
-for epoch in range(4):
-    net.train()
-    for step in range(5):
-        optimizer.zero_grad()
-        net(torch.randn(64, 256, device=dev)).square().mean().backward()
-        optimizer.step()
-    net.eval()
-    loss = net(torch.randn(1024, 256, device=dev)).square().mean()
-    history.append(LOSS)
-"""
-    name = program(text.replace("LOSS", "loss"))
-    growing = rehearse([sys.executable, name, "cuda"], gpu=find_gpu("4090"))
+    text = OWN_LOOP.replace("STEPS", "5").replace("KEPT", "net(torch.randn(1024, 256, device=dev)).square().mean()LOSS")
+    growing = rehearse([sys.executable, program(text.replace("LOSS", "")), "cuda"], gpu=find_gpu("4090"))
     (warning,) = growing.warnings
     assert warning.startswith("6 MiB more stay allocated after each evaluation or checkpoint (")
     assert "24.0 GiB are full after about 3,9" in warning
-    settled = rehearse([sys.executable, program(text.replace("LOSS", "loss.item()")), "cuda"])
-    assert not settled.warnings
+    assert not rehearse([sys.executable, program(text.replace("LOSS", ".item()")), "cuda"]).warnings
 
 
 @pytest.mark.slow

@@ -24,14 +24,18 @@ CELLS = (
 )
 
 
-def write(path: Path, *cells: str, **metadata: object) -> Path:
+@pytest.fixture(autouse=True)
+def _in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(path: Path, *cells: str) -> Path:
     made = [{"cell_type": "code", "source": each, "metadata": {}, "outputs": []} for each in cells]
-    path.write_text(json.dumps({"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}))
+    path.write_text(json.dumps({"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
     return path
 
 
-def test_cells_run_in_their_folder_and_name_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_cells_run_in_their_folder_and_name_the_lines(tmp_path: Path) -> None:
     (tmp_path / "book").mkdir()
     (tmp_path / "book" / "sizes.py").write_text("BATCH = 64\n")
     notebook = write(tmp_path / "book" / "train.ipynb", *CELLS)
@@ -46,9 +50,8 @@ def test_cells_run_in_their_folder_and_name_the_lines(tmp_path: Path, monkeypatc
     assert f"{notebook} cell 4:4" in {each.line for each in found.budget.largest}  # IPython keeps what a cell shows
 
 
-def test_a_function_that_a_notebook_launches_on_two_gpus_is_rank_0(tmp_path, monkeypatch) -> None:
+def test_a_function_that_a_notebook_launches_on_two_gpus_is_rank_0(tmp_path) -> None:
     pytest.importorskip("accelerate")
-    monkeypatch.chdir(tmp_path)
     train = """
 def train(size):
     accelerator = Accelerator()
@@ -65,8 +68,7 @@ def train(size):
     assert (found.answer.world_size, found.answer.parallel.strategy) == (2, "ddp")
 
 
-def test_a_notebook_that_trains_in_another_process_says_what_was_left_out(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_notebook_that_trains_in_another_process_says_what_was_left_out(tmp_path) -> None:
     write(tmp_path / "train.ipynb", "!python train.py")
     with pytest.raises(CannotTellError, match=r"nothing to predict; .* were not run: !python train.py \(cell 1\)"):
         rehearse([sys.executable, "train.ipynb"])
@@ -83,15 +85,13 @@ def test_a_notebook_that_trains_in_another_process_says_what_was_left_out(tmp_pa
         ('{"cells": [], "metadata": {"kernelspec": {"language": "julia"}}}', "a notebook in julia; expected Python"),
     ],
 )
-def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, sentence: str) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_other_files_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
     (tmp_path / "train.ipynb").write_text(text)
     with pytest.raises(InputError, match=sentence):
         rehearse([sys.executable, "train.ipynb"])
 
 
-def test_a_notebook_has_papermills_parameters_and_what_magics_do(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_notebook_has_papermills_parameters_and_what_magics_do(tmp_path) -> None:
     (tmp_path / "data").mkdir()
     net = "import sys, torch\nnet = torch.nn.Linear(int(sys.argv[1]), 8).cuda()\n"
     (tmp_path / "data" / "net.py").write_text(net)
