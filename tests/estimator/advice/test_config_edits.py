@@ -59,34 +59,36 @@ Trainer(model, arguments).train()
 """
 
 
+ALL_BY_FLAGS = OWN_FLAGS.replace('"out", ', "").replace(', optim="adamw_torch"', "")
+OTHERS = "peft's LoraConfig(r=8), train.py line 6: gradient_checkpointing=True (new), optim='adamw' -> 'adamw_bnb_8bit'"
+COLLATOR = """from transformers import DataCollatorForSeq2Seq, HfArgumentParser, Trainer, TrainingArguments
+(arguments,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()
+collator = DataCollatorForSeq2Seq(tokenizer=tokenizer, label_pad_token_id=-100)
+Trainer(model, arguments, data_collator=collator).train()
+"""
+
+
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("script", "flags", "changes", "words"),
     [
-        ("python train.py --bs 4", "--bs 4 -> 2"),
-        ("python train.py", "--bs 8 -> 2"),  # its default
+        (OWN_FLAGS, " --bs 4", {"training.optimizer": "adamw-8bit", "lora.rank": 8}, f"--bs 4 -> 2, {OTHERS}"),
+        (OWN_FLAGS, "", {"training.optimizer": "adamw-8bit", "lora.rank": 8}, f"--bs 8 -> 2, {OTHERS}"),  # its default
+        (ALL_BY_FLAGS, "", {}, "--bs 8 -> 2, train.py line 6: gradient_checkpointing=True (new)"),
+        (
+            COLLATOR,
+            f" --output_dir o --model_name_or_path {MODEL} --per_device_train_batch_size 4",
+            {},
+            "--per_device_train_batch_size 4 -> 2, --gradient_checkpointing (new)",
+        ),
     ],
 )
-def test_a_script_that_makes_its_arguments_has_no_flags_of_the_trainers(line: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(OWN_FLAGS)
-    reading = read_launch(line.split(), environ={}, cwd=tmp_path)
-    changes = {"training.optimizer": "adamw-8bit", "training.micro_batch": 2, **FULL, "lora.rank": 8}
+def test_a_script_that_makes_its_arguments_has_flags_of_its_own(script, flags, changes, words, tmp_path) -> None:
+    (tmp_path / "train.py").write_text(script)
+    argv = f"python train.py{flags}".split()
+    reading = read_launch(argv, environ={}, cwd=tmp_path)
     job = reading.job({"model.id": MODEL, "training.sequence_length": 64})
-    assert edits_text(tool_edits(reading, job, changes, tool=tool_of_line(line.split())), ", ") == (
-        f"{words}, peft's LoraConfig(r=8), "
-        "train.py line 6: optim='adamw' -> 'adamw_bnb_8bit', gradient_checkpointing=True (new)"
-    )
-
-
-ALL_BY_FLAGS = OWN_FLAGS.replace('"out", ', "").replace(', optim="adamw_torch"', "")
-
-
-def test_arguments_that_are_all_options_are_added_to_their_call(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(ALL_BY_FLAGS)
-    reading = read_launch(["python", "train.py"], environ={}, cwd=tmp_path)
-    job = reading.job({"model.id": MODEL, "training.sequence_length": 64})
-    assert edits_text(tool_edits(reading, job, FULL, tool="transformers"), ", ") == (
-        "train.py line 6: gradient_checkpointing=True (new)"
-    )
+    found = tool_edits(reading, job, {"training.micro_batch": 2, **FULL, **changes}, tool=tool_of_line(argv))
+    assert edits_text(found, ", ") == words
 
 
 def test_deepspeeds_file_takes_no_arguments_of_the_trainers(tmp_path: Path) -> None:
@@ -94,20 +96,6 @@ def test_deepspeeds_file_takes_no_arguments_of_the_trainers(tmp_path: Path) -> N
     (tmp_path / "ds.json").write_text(f'{{"zero_optimization": {{"stage": 3, {buckets}}}}}')
     change = {"training.optimizer": "adamw-8bit"}
     assert of_line(f"{TRL} --deepspeed ds.json", change, tmp_path) == ["--optim adamw_bnb_8bit (new)"]
-
-
-def test_other_calls_of_a_script_take_no_arguments_of_the_trainers(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        "from transformers import DataCollatorForSeq2Seq, HfArgumentParser, Trainer, TrainingArguments\n"
-        "(arguments,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()\n"
-        "collator = DataCollatorForSeq2Seq(tokenizer=tokenizer, label_pad_token_id=-100)\n"
-        "Trainer(model, arguments, data_collator=collator).train()\n"
-    )
-    line = f"python train.py --output_dir o --model_name_or_path {MODEL} --per_device_train_batch_size 4"
-    reading = read_launch(line.split(), environ={}, cwd=tmp_path)
-    job = reading.job({"model.id": MODEL, "training.sequence_length": 64})
-    found = tool_edits(reading, job, {"training.micro_batch": 2, **FULL}, tool="transformers")
-    assert edits_text(found, ", ") == "--per_device_train_batch_size 4 -> 2, --gradient_checkpointing (new)"
 
 
 def test_the_batch_of_preference_pairs_is_the_tools_own(tmp_path: Path) -> None:

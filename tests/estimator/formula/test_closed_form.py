@@ -1,6 +1,5 @@
 """The closed form compared with figures calculated by hand from its sources."""
 
-from collections.abc import Callable
 from math import isclose
 from typing import Any
 
@@ -18,7 +17,6 @@ from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.rank_share import stages
 from vramtop.estimator.model.read_architecture import read_architecture
 
-Estimate = Callable[..., Budget]
 # embeddings and head, and per layer: q and o, k and v, three MLP matrices, two norms; the last norm
 EMBEDDING = 2000 * 512
 LAYER = 2 * 512 * 512 + 2 * 512 * 256 + 3 * 512 * 1408 + 2 * 512
@@ -41,7 +39,7 @@ def test_bytes_per_parameter_by_precision(llama_budget, precision, weights, grad
     assert step.optimizer == states * PARAMETERS
 
 
-def test_blocks_of_old_versions_keep_tables_of_all_positions(budget_of: Callable[..., Budget]) -> None:
+def test_blocks_of_old_versions_keep_tables_of_all_positions(budget_of) -> None:
     config = llama_config(hidden=512, mlp=1408, layers=4, heads=8, kv_heads=4, vocab=2000)
     config |= {"model_type": "mistral", "max_position_embeddings": 4096}
     old, new = (
@@ -71,18 +69,18 @@ ROWS_AND_COLUMNS = 2 * (2000 + 512) + 4 * (2 * (512 + 512) + 2 * (512 + 256) + 3
         ("adafactor", 4 * ROWS_AND_COLUMNS),
     ],
 )
-def test_optimizer_states(llama_budget: Estimate, optimizer: str, states: float) -> None:
+def test_optimizer_states(llama_budget, optimizer: str, states: float) -> None:
     step = components(llama_budget({"training.optimizer": optimizer}), "optimizer step")
     assert step.optimizer == pytest.approx(states, rel=1e-6)
 
 
-def test_foreach_adamw_copies_what_it_steps_and_fused_does_not(llama_budget: Estimate) -> None:
+def test_foreach_adamw_copies_what_it_steps_and_fused_does_not(llama_budget) -> None:
     foreach = components(llama_budget({"training.optimizer": "adamw"}), "optimizer step")
     fused = components(llama_budget({"training.optimizer": "adamw-fused"}), "optimizer step")
     assert foreach.temporary - fused.temporary == 4 * PARAMETERS
 
 
-def test_lora_trains_adapters_only(llama_budget: Estimate) -> None:
+def test_lora_trains_adapters_only(llama_budget) -> None:
     budget = llama_budget({"lora.rank": 8, "lora.targets": ["q_proj", "v_proj"], "training.precision": "bf16"})
     adapters = 4 * 8 * ((512 + 512) + (512 + 256))
     assert budget.model.trainable_parameters == adapters
@@ -92,7 +90,7 @@ def test_lora_trains_adapters_only(llama_budget: Estimate) -> None:
 
 
 @pytest.mark.parametrize(("kind", "width"), [("nf4", 0.5625), ("nf4-double", 0.51587), ("int8", 1.0)])
-def test_quantized_weights_are_the_blocks_linear_layers(llama_budget: Estimate, kind: str, width: float) -> None:
+def test_quantized_weights_are_the_blocks_linear_layers(llama_budget, kind: str, width: float) -> None:
     budget = llama_budget({"lora.quantization": kind, "lora.targets": "all-linear", "training.precision": "bf16"})
     linear = 4 * (LAYER - 2 * 512)
     adapters = budget.model.trainable_parameters
@@ -100,7 +98,7 @@ def test_quantized_weights_are_the_blocks_linear_layers(llama_budget: Estimate, 
     assert expected < components(budget, "loading").weights < 1.01 * expected  # tables and whole blocks besides
 
 
-def test_targets_of_which_some_match_nothing_are_a_warning(llama_budget: Estimate) -> None:
+def test_targets_of_which_some_match_nothing_are_a_warning(llama_budget) -> None:
     whole = llama_budget({"lora.targets": ["q_proj", "v_proj"]})
     partly = llama_budget({"lora.targets": ["q_proj", "query_key_value", "v_proj", "c_attn"]})
     assert partly.peak == whole.peak
@@ -108,7 +106,7 @@ def test_targets_of_which_some_match_nothing_are_a_warning(llama_budget: Estimat
     assert not [warning for warning in whole.warnings if "lora.targets" in warning]
 
 
-def test_targets_that_match_nothing_are_an_error_that_lists_the_layers(llama_budget: Estimate) -> None:
+def test_targets_that_match_nothing_are_an_error_that_lists_the_layers(llama_budget) -> None:
     with pytest.raises(InputError, match=r"q_projj.*q_proj"):
         llama_budget({"lora.targets": ["q_projj"]})
 
@@ -133,7 +131,7 @@ def test_states_are_sharded_by_the_strategy(llama_budget, strategy, weights, gra
         assert isclose(found, expected * PARAMETERS, rel_tol=0.001)
 
 
-def test_megatrons_steady_state_is_seven_and_a_half_bytes_per_parameter(llama_budget: Estimate) -> None:
+def test_megatrons_steady_state_is_seven_and_a_half_bytes_per_parameter(llama_budget) -> None:
     """Megatron-LM's distributed optimizer over 8 ranks: 2 + 4 + 12/8 bytes per parameter."""
     budget = llama_budget(
         {
@@ -147,7 +145,7 @@ def test_megatrons_steady_state_is_seven_and_a_half_bytes_per_parameter(llama_bu
     assert isclose(step.weights + step.gradients + step.optimizer, 7.5 * PARAMETERS, rel_tol=0.001)
 
 
-def test_tensor_and_pipeline_parallelism_split_the_weights(llama_budget: Estimate) -> None:
+def test_tensor_and_pipeline_parallelism_split_the_weights(llama_budget) -> None:
     whole = components(llama_budget(), "loading").weights
     tensor = components(llama_budget({"parallel.tensor": 2}), "loading").weights
     assert isclose(tensor, whole / 2, rel_tol=0.01)
@@ -157,7 +155,7 @@ def test_tensor_and_pipeline_parallelism_split_the_weights(llama_budget: Estimat
         llama_budget({"parallel.pipeline": 5})
 
 
-def test_expert_parallelism_splits_experts_only(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+def test_expert_parallelism_splits_experts_only(budget_of, tiny_llama: dict[str, Any]) -> None:
     mixtral = tiny_llama | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
     ddp = {"parallel.strategy": "ddp", "parallel.data_replicate": 4}
     whole = components(budget_of(mixtral, ddp), "loading").weights
@@ -166,7 +164,7 @@ def test_expert_parallelism_splits_experts_only(budget_of: Estimate, tiny_llama:
     assert whole - split == 4 * experts * 3 // 4
 
 
-def test_context_parallelism_halves_activations_and_shards_states(llama_budget: Estimate) -> None:
+def test_context_parallelism_halves_activations_and_shards_states(llama_budget) -> None:
     fsdp = {"parallel.strategy": "fsdp2", "parallel.data_shard": 4}
     one = llama_budget(fsdp)
     two = llama_budget(fsdp | {"parallel.context": 2})
@@ -174,7 +172,7 @@ def test_context_parallelism_halves_activations_and_shards_states(llama_budget: 
     assert isclose(components(two, "loading").weights, components(one, "loading").weights / 2, rel_tol=0.001)
 
 
-def test_checkpointing_keeps_one_tensor_per_layer(llama_budget: Estimate) -> None:
+def test_checkpointing_keeps_one_tensor_per_layer(llama_budget) -> None:
     base = {"training.precision": "bf16", "training.sequence_length": 1024, "training.loss": "fused-linear"}
     kept = components(llama_budget(base | {"training.activation_checkpointing": "full"}), "forward")
     none = components(llama_budget(base), "forward")
@@ -184,13 +182,13 @@ def test_checkpointing_keeps_one_tensor_per_layer(llama_budget: Estimate) -> Non
     assert kept.activations < selective.activations < none.activations
 
 
-def test_gradient_accumulation_keeps_gradients_through_the_forward_pass(llama_budget: Estimate) -> None:
+def test_gradient_accumulation_keeps_gradients_through_the_forward_pass(llama_budget) -> None:
     assert components(llama_budget(), "forward").gradients == 0
     accumulated = llama_budget({"training.gradient_accumulation": 4})
     assert components(accumulated, "forward").gradients == 4 * PARAMETERS
 
 
-def test_fsdp_under_the_trainer_accumulates_unsharded_with_a_warning(llama_budget: Estimate) -> None:
+def test_fsdp_under_the_trainer_accumulates_unsharded_with_a_warning(llama_budget) -> None:
     fsdp = {"parallel.strategy": "fsdp2", "parallel.data_shard": 4, "training.gradient_accumulation": 2}
     budget = llama_budget(fsdp)
     assert components(budget, "forward").gradients == 2 * PARAMETERS  # accelerate reduces in the compute type
@@ -201,7 +199,7 @@ def test_fsdp_under_the_trainer_accumulates_unsharded_with_a_warning(llama_budge
     assert components(titan, "forward").gradients < 4 * PARAMETERS / 3
 
 
-def test_offloaded_activations_exist_of_one_block_at_a_time_whichever_blocks_train(llama_budget: Estimate) -> None:
+def test_offloaded_activations_exist_of_one_block_at_a_time_whichever_blocks_train(llama_budget) -> None:
     """Every second block trains, so that blocks are counted in several runs."""
     offloaded = {"training.activation_offload": True, "training.sequence_length": 2048, "training.precision": "bf16"}
     some = {"training.trainable": ["model.layers.0", "model.layers.2"]}
@@ -209,7 +207,7 @@ def test_offloaded_activations_exist_of_one_block_at_a_time_whichever_blocks_tra
     assert activations <= components(llama_budget(offloaded), "backward").activations
 
 
-def test_offload_takes_states_off_the_device(llama_budget: Estimate) -> None:
+def test_offload_takes_states_off_the_device(llama_budget) -> None:
     fsdp = {"parallel.strategy": "fsdp2", "parallel.data_shard": 4, "parallel.cpu_offload": "all"}
     step = components(llama_budget(fsdp), "optimizer step")
     assert (step.weights, step.gradients, step.optimizer) == (0, 0, 0)
@@ -233,7 +231,7 @@ def test_a_type_of_model_has_sdpa_since_a_version(model: dict[str, Any], version
     assert (figures["sdpa"] == figures["eager"]) is eager
 
 
-def test_inference_has_no_backward_and_a_key_value_cache(llama_budget: Estimate) -> None:
+def test_inference_has_no_backward_and_a_key_value_cache(llama_budget) -> None:
     budget = llama_budget({"training.mode": "inference", "training.precision": "bf16"})
     assert not [each for each in budget.assumptions if "loss" in each]
     assert [phase.name for phase in budget.phases] == ["loading", "forward"]
@@ -242,7 +240,7 @@ def test_inference_has_no_backward_and_a_key_value_cache(llama_budget: Estimate)
     assert budget.model.trainable_parameters == 0
 
 
-def test_bytes_of_a_large_vocabulary(llama_budget: Estimate) -> None:
+def test_bytes_of_a_large_vocabulary(llama_budget) -> None:
     budget = llama_budget({"training.precision": "bf16", "training.sequence_length": 1024})
     logits = 1024 * 2000
     assert components(budget, "forward").logits == (2 + 4 + 4) * logits

@@ -1,6 +1,5 @@
 """Jobs with a device map: what each GPU holds and runs, and what stays in CPU RAM."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,13 +14,12 @@ from vramtop.estimator.job.job_file.changes import job_from_mapping, with_change
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture
 
-BudgetOf = Callable[..., Budget]
 INFERENCE = {"training.mode": "inference", "training.precision": "bf16", "training.sequence_length": 64}
 HIDDEN, MLP, VOCABULARY, BLOCKS = 512, 1408, 2000, 4
 BLOCK = 3 * HIDDEN * MLP + 3 * HIDDEN * HIDDEN + 2 * HIDDEN
 
 
-def test_each_gpu_has_the_weights_of_its_modules(llama_budget: BudgetOf) -> None:
+def test_each_gpu_has_the_weights_of_its_modules(llama_budget) -> None:
     table = {"model.embed_tokens": 0, "model.layers.0": 0, "model.layers": 1, "model.norm": 1, "lm_head": 0}
     budget = llama_budget(INFERENCE | {"parallel.device_map": table, "parallel.pipeline": 2})
     assert len(budget.stages) == 2
@@ -32,7 +30,7 @@ def test_each_gpu_has_the_weights_of_its_modules(llama_budget: BudgetOf) -> None
     assert whole.peak.components.weights == 2 * (4 * BLOCK + 2 * VOCABULARY * HIDDEN + HIDDEN)
 
 
-def test_adapters_train_where_their_layers_are(llama_budget: BudgetOf) -> None:
+def test_adapters_train_where_their_layers_are(llama_budget) -> None:
     lora = {"training.precision": "bf16", "lora.rank": 8, "lora.targets": "all-linear", "training.sequence_length": 64}
     placed = llama_budget(lora | {"parallel.device_map": "auto", "parallel.pipeline": 2})
     whole = llama_budget(lora)
@@ -41,7 +39,7 @@ def test_adapters_train_where_their_layers_are(llama_budget: BudgetOf) -> None:
     assert not any("1F1B" in sentence for sentence in placed.assumptions)
 
 
-def test_logits_return_to_the_gpu_of_the_input(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+def test_logits_return_to_the_gpu_of_the_input(budget_of, tiny_llama: dict[str, Any]) -> None:
     """The hook of the whole model has ``io_same_device`` (accelerate's ``dispatch_model``)."""
     table = {"model.embed_tokens": 0, "model.layers": 0, "model.norm": 0, "lm_head": 1}
     settings = INFERENCE | {"parallel.pipeline": 2, "training.micro_batch": 4, "software.transformers": "4.44"}
@@ -53,7 +51,7 @@ def test_logits_return_to_the_gpu_of_the_input(budget_of: BudgetOf, tiny_llama: 
     assert budget.peak.components.logits == 2 * 4 * 64 * 32000
 
 
-def test_what_stays_in_cpu_ram_passes_through_the_first_gpu(llama_budget: BudgetOf) -> None:
+def test_what_stays_in_cpu_ram_passes_through_the_first_gpu(llama_budget) -> None:
     """By hand: the GPU has room for the embedding, two blocks, and the head; at the peak, a block's MLP passes."""
     room = 2 * (2 * VOCABULARY * HIDDEN + 2 * BLOCK) + 2 * BLOCK
     limits = {"parallel.max_memory": {"0": room, "cpu": "1GiB"}}
@@ -69,7 +67,7 @@ def test_what_stays_in_cpu_ram_passes_through_the_first_gpu(llama_budget: Budget
     assert any("stay in CPU RAM" in sentence for sentence in budget.assumptions)
 
 
-def test_offloaded_weights_are_not_trained(llama_budget: BudgetOf) -> None:
+def test_offloaded_weights_are_not_trained(llama_budget) -> None:
     lora = {"training.precision": "bf16", "lora.rank": 8, "parallel.device_map": "auto"}
     budget = llama_budget(lora | {"parallel.max_memory": {"0": "1MiB", "cpu": "1GiB"}})
     whole = llama_budget(lora)

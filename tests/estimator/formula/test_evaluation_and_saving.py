@@ -1,6 +1,6 @@
 """Between steps: an evaluation, beside what torch allocates for a pass without a graph; what saving gathers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +17,6 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.host_need import HostNeed
 from vramtop.monitor.board.budget_bounds import reaches_budget
 
-BudgetOf = Callable[..., Budget]
 SIZES = {"training.micro_batch": 2, "training.sequence_length": 64}
 
 
@@ -40,7 +39,7 @@ def test_a_forward_pass_takes_as_much_as_torch_allocates(budget_of, tiny_llama, 
     assert allocated <= 1.001 * passing < 1.15 * allocated
 
 
-def test_a_large_evaluation_batch_is_the_peak_by_every_method(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+def test_a_large_evaluation_batch_is_the_peak_by_every_method(budget_of, tiny_llama: dict[str, Any]) -> None:
     config = tiny_llama | {"vocab_size": 32_000}
     without, counted = (budget_of(config, SIZES | more) for more in ({}, {"training.evaluation_batch": 64}))
     assert counted.peak.phase == "evaluation"
@@ -63,7 +62,7 @@ def test_a_run_that_has_not_evaluated_yet_is_not_below_its_budget(budget_of, tin
     assert reaches_budget(budget, training)
 
 
-def test_the_loss_of_evaluation_may_be_another(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+def test_the_loss_of_evaluation_may_be_another(budget_of, tiny_llama: dict[str, Any]) -> None:
     def logits(loss: str, evaluation: str) -> int:
         more = {"training.loss": loss, "training.evaluation_loss": evaluation, "training.evaluation_batch": 64}
         found = budget_of(tiny_llama, SIZES | more).phase("evaluation")
@@ -130,7 +129,7 @@ def test_a_sharded_state_dict_gathers_nothing_under_fsdp2(budget_of, tiny_llama,
     assert gathered(budget_of(tiny_llama, FSDP2 | {"saving.weights": "sharded"})) == 0
 
 
-def test_strategies_differ(llama_budget: BudgetOf) -> None:
+def test_strategies_differ(llama_budget) -> None:
     """By hand: h 512, f 1408, V 2000, 4 blocks; weights are kept in fp32, under ZeRO in 16 bits."""
     hidden, mlp, vocabulary = 512, 1408, 2000
     block = 3 * hidden * mlp + 3 * hidden * hidden + 2 * hidden
@@ -153,14 +152,14 @@ def test_strategies_differ(llama_budget: BudgetOf) -> None:
     assert saving("ddp", weights="full") == saving("ddp", weights="none")
 
 
-def test_adapters_are_small(llama_budget: BudgetOf) -> None:
+def test_adapters_are_small(llama_budget) -> None:
     lora = FSDP2 | {"lora.rank": 8, "lora.targets": "all-linear"}
     budget = llama_budget(lora | {"saving.optimizer": True})
     assert gathered(budget) == 4 * 8 * 1408
     assert gathered(llama_budget(lora | {"saving.weights": "full"})) > 50 * gathered(budget)
 
 
-def test_saving_may_be_the_peak(llama_budget: BudgetOf) -> None:
+def test_saving_may_be_the_peak(llama_budget) -> None:
     short = FSDP2 | {"training.micro_batch": 1, "training.sequence_length": 8, "saving.weights": "full"}
     assert llama_budget(short).peak.phase != "saving"
     budget = llama_budget(short | {"saving.to_cpu": False})
@@ -170,7 +169,7 @@ def test_saving_may_be_the_peak(llama_budget: BudgetOf) -> None:
     assert llama_budget(FSDP2).phase("saving") is None
 
 
-def test_host_memory_of_the_rank_that_saves(llama_budget: BudgetOf) -> None:
+def test_host_memory_of_the_rank_that_saves(llama_budget) -> None:
     def host(**saving: Any) -> HostNeed:
         return llama_budget(FSDP2 | {f"saving.{name}": value for name, value in saving.items()}).host
 

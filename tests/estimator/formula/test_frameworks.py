@@ -1,6 +1,5 @@
 """Rules of frameworks other than transformers, by their sources: losses, units, buckets and buffers."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu, generation_of
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 
-Estimate = Callable[..., Budget]
 VOCABULARY = 64000
 LOGITS = 4096 * VOCABULARY
 
@@ -42,22 +40,22 @@ def test_a_compiled_loss_writes_no_fp32_logits(budget_of, wide, framework, writt
     assert backward(budget_of(wide, steps(framework, **compiled))).logits == written * LOGITS
 
 
-def test_torchtitan_did_not_always_compile_its_loss(budget_of: Estimate, wide: dict[str, Any]) -> None:
+def test_torchtitan_did_not_always_compile_its_loss(budget_of, wide: dict[str, Any]) -> None:
     before = steps("torchtitan", training__compile=True, software__torchtitan="0.0.2")
     assert backward(budget_of(wide, before)).logits == 3 * 4 * LOGITS
 
 
-def test_the_range_covers_a_loss_that_is_left_out_of_compilation(budget_of: Estimate, wide: dict[str, Any]) -> None:
+def test_the_range_covers_a_loss_that_is_left_out_of_compilation(budget_of, wide: dict[str, Any]) -> None:
     compiled = budget_of(wide, steps("torchtitan", training__compile=True)).peak
     eager = budget_of(wide, steps("torchtitan")).peak
     assert compiled.device_bytes < eager.device_bytes < compiled.high_bytes
 
 
-def test_loss_parallelism_takes_four_fp32_copies_of_a_ranks_logits(budget_of: Estimate, wide: dict[str, Any]) -> None:
+def test_loss_parallelism_takes_four_fp32_copies_of_a_ranks_logits(budget_of, wide: dict[str, Any]) -> None:
     assert backward(budget_of(wide, steps("torchtitan", parallel__tensor=2))).logits == 4 * 4 * LOGITS // 2
 
 
-def test_torchtune_chunks_accumulate_gradients_of_the_head(budget_of: Estimate, wide: dict[str, Any]) -> None:
+def test_torchtune_chunks_accumulate_gradients_of_the_head(budget_of, wide: dict[str, Any]) -> None:
     chunked = {"training__loss": "chunked", "training__compile": True, "training__activation_checkpointing": "full"}
     logits = backward(budget_of(wide, steps("torchtune", **chunked))).logits
     head, chunk = 2 * VOCABULARY * 512, LOGITS // 8
@@ -66,13 +64,13 @@ def test_torchtune_chunks_accumulate_gradients_of_the_head(budget_of: Estimate, 
     assert adapters == 2 * LOGITS + 2 * chunk
 
 
-def test_torchtitan_chunks_are_computed_one_at_a_time(budget_of: Estimate, wide: dict[str, Any]) -> None:
+def test_torchtitan_chunks_are_computed_one_at_a_time(budget_of, wide: dict[str, Any]) -> None:
     whole = backward(budget_of(wide, steps("torchtitan"))).logits
     chunked = backward(budget_of(wide, steps("torchtitan", training__loss="chunked"))).logits
     assert chunked < whole / 4
 
 
-def test_embedding_and_head_stay_all_gathered_as_parts_of_the_root(budget_of: Estimate, wide: dict[str, Any]) -> None:
+def test_embedding_and_head_stay_all_gathered_as_parts_of_the_root(budget_of, wide: dict[str, Any]) -> None:
     """Twice as much as the head alone, which torchtitan shards as a unit since 0.2; the last block stays too."""
     sharded = {"parallel__strategy": "fsdp2", "parallel__data_shard": 8}
     present = budget_of(wide, steps("torchtitan", **sharded))
@@ -82,7 +80,7 @@ def test_embedding_and_head_stay_all_gathered_as_parts_of_the_root(budget_of: Es
     assert found == pytest.approx(embedding + block, rel=0.01)
 
 
-def test_pipeline_stages_keep_weights_all_gathered_and_reduce_last(budget_of: Estimate, wide: dict[str, Any]) -> None:
+def test_pipeline_stages_keep_weights_all_gathered_and_reduce_last(budget_of, wide: dict[str, Any]) -> None:
     """torchtitan's default; gradients accumulate unsharded in the dtype of their reduction."""
     settings = {
         "parallel__strategy": "fsdp2",
@@ -133,7 +131,7 @@ def test_fsdp2s_steps_in_the_backward_pass_leave_gradients_of_embedding_head_and
     assert step.gradients == 4 * (2 * VOCABULARY * 512 + 512) // 4
 
 
-def test_deepspeeds_buckets_are_whole_in_a_small_model(budget_of: Estimate, wide: dict[str, Any]) -> None:
+def test_deepspeeds_buckets_are_whole_in_a_small_model(budget_of, wide: dict[str, Any]) -> None:
     sharded = {"parallel__strategy": "zero3", "parallel__data_shard": 8}
     budget = budget_of(wide, steps("transformers", training__activation_checkpointing="full", **sharded))
     alone = nccl_bytes(job(strategy="zero3", data_shard=8).parallel)

@@ -1,6 +1,5 @@
 """What the loops of frameworks keep, and what fused kernels and compiled blocks save: by hand from their sources."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes
 
-Estimate = Callable[..., Budget]
 TOKENS, HIDDEN, LAYERS, VOCABULARY = 2048, 512, 4, 2000
 LOGITS = TOKENS * VOCABULARY
 BF16 = {"training.precision": "bf16", "training.sequence_length": TOKENS}
@@ -24,7 +22,7 @@ def phase(budget: Budget, name: Any) -> Components:
 
 
 @pytest.mark.parametrize("kernels", [["norm"], ["mlp"], ["norm", "mlp", "rope"]])
-def test_fused_norms_save_no_fp32_copy_and_fused_mlps_no_activation(llama_budget: Estimate, kernels: list[str]) -> None:
+def test_fused_norms_save_no_fp32_copy_and_fused_mlps_no_activation(llama_budget, kernels: list[str]) -> None:
     plain = phase(llama_budget(BF16), "forward").activations
     fused = phase(llama_budget(BF16 | {"training.fused_kernels": kernels}), "forward").activations
     norm = (2 * LAYERS + 1) * 4 * HIDDEN  # input in fp32 and normalised: 6 bytes an element; the kernel's input: 2
@@ -32,13 +30,13 @@ def test_fused_norms_save_no_fp32_copy_and_fused_mlps_no_activation(llama_budget
     assert plain - fused == TOKENS * saved
 
 
-def test_a_model_that_liger_does_not_patch_stays_as_it_is(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+def test_a_model_that_liger_does_not_patch_stays_as_it_is(budget_of, tiny_llama: dict[str, Any]) -> None:
     falcon = tiny_llama | {"model_type": "phi"}
     fused = BF16 | {"training.fused_kernels": ["norm", "mlp", "rope"]}
     assert budget_of(falcon, fused).peak == budget_of(falcon, BF16).peak
 
 
-def test_a_fused_linear_loss_is_assumed_to_come_with_the_other_kernels(llama_budget: Estimate) -> None:
+def test_a_fused_linear_loss_is_assumed_to_come_with_the_other_kernels(llama_budget) -> None:
     loss = BF16 | {"training.loss": "fused-linear"}
     assumed, stated = llama_budget(loss), llama_budget(loss | {"training.fused_kernels": []})
     assert assumed.peak.device_bytes < stated.peak.device_bytes < assumed.peak.high_bytes
@@ -47,19 +45,19 @@ def test_a_fused_linear_loss_is_assumed_to_come_with_the_other_kernels(llama_bud
 
 
 @pytest.mark.parametrize(("batch", "parts"), [(1, 1), (1024, 4)])
-def test_unsloths_loss_takes_parts_of_at_most_a_billion_logits(llama_budget: Estimate, batch: int, parts: int) -> None:
+def test_unsloths_loss_takes_parts_of_at_most_a_billion_logits(llama_budget, batch: int, parts: int) -> None:
     loss = BF16 | {"training.loss": "unsloth", "training.micro_batch": batch}
     beside = 2 * HIDDEN * batch * TOKENS + 2 * 2 * HIDDEN * VOCABULARY  # of the input, of the head, of a part
     assert phase(llama_budget(loss), "forward").logits == 2 * 2 * batch * LOGITS // parts + beside
 
 
-def test_a_cross_entropy_in_place_keeps_one_copy_of_the_logits(llama_budget: Estimate) -> None:
+def test_a_cross_entropy_in_place_keeps_one_copy_of_the_logits(llama_budget) -> None:
     fused = llama_budget(BF16 | {"training.fused_kernels": ["cross-entropy"]})
     assert phase(fused, "forward").logits == (2 + 4) * LOGITS
     assert phase(llama_budget(BF16), "backward").logits == 3 * 4 * LOGITS
 
 
-def test_kept_outputs_are_there_until_the_next_ones_replace_them(llama_budget: Estimate) -> None:
+def test_kept_outputs_are_there_until_the_next_ones_replace_them(llama_budget) -> None:
     plain, kept = llama_budget(BF16), llama_budget(BF16 | {"training.keep_outputs": True})
     for name in ("forward", "backward", "optimizer step"):
         assert phase(kept, name).logits - phase(plain, name).logits == 2 * LOGITS
@@ -68,7 +66,7 @@ def test_kept_outputs_are_there_until_the_next_ones_replace_them(llama_budget: E
     assert phase(fp32, "optimizer step").logits == 4 * LOGITS
 
 
-def test_kept_outputs_may_hold_keys_and_values_where_blocks_are_checkpointed(llama_budget: Estimate) -> None:
+def test_kept_outputs_may_hold_keys_and_values_where_blocks_are_checkpointed(llama_budget) -> None:
     settings = BF16 | {"training.keep_outputs": True}
     checkpointed = settings | {"training.activation_checkpointing": "full"}
     saved, kept = llama_budget(settings), llama_budget(checkpointed)
@@ -79,13 +77,13 @@ def test_kept_outputs_may_hold_keys_and_values_where_blocks_are_checkpointed(lla
     assert not any("keys and values" in sentence for sentence in saved.warnings)
 
 
-def test_automodel_keeps_its_outputs_until_the_optimizer_steps(llama_budget: Estimate) -> None:
+def test_automodel_keeps_its_outputs_until_the_optimizer_steps(llama_budget) -> None:
     budget = llama_budget(BF16 | {"training.framework": "automodel"})
     assert phase(budget, "backward").logits == (3 * 4 + 2) * LOGITS
     assert phase(budget, "optimizer step").logits == 0
 
 
-def test_automodel_checkpoints_the_parts_of_a_block_one_by_one(llama_budget: Estimate) -> None:
+def test_automodel_checkpoints_the_parts_of_a_block_one_by_one(llama_budget) -> None:
     settings = BF16 | SHARDED | {"training.framework": "automodel", "training.activation_checkpointing": "full"}
     parts = phase(llama_budget(settings), "forward").activations
     whole = phase(llama_budget(settings | {"training.framework": "torchtune"}), "forward").activations
@@ -93,7 +91,7 @@ def test_automodel_checkpoints_the_parts_of_a_block_one_by_one(llama_budget: Est
     assert parts - whole == TOKENS * (LAYERS * (8 - 2) * HIDDEN - last_norm)
 
 
-def test_torchtitan_held_its_predictions_before_june_2024(llama_budget: Estimate) -> None:
+def test_torchtitan_held_its_predictions_before_june_2024(llama_budget) -> None:
     titan = BF16 | {"training.framework": "torchtitan", "training.activation_checkpointing": "full"}
     today = llama_budget(titan)
     assert phase(today, "optimizer step").logits == 0
@@ -122,7 +120,7 @@ def test_torchtitan_kept_its_last_block_gathered_before_july_2025(budget_of, tin
 
 
 @pytest.mark.parametrize("framework", ["torchtitan", "torchtune"])
-def test_compiled_blocks_save_less(llama_budget: Estimate, framework: str) -> None:
+def test_compiled_blocks_save_less(llama_budget, framework: str) -> None:
     settings = BF16 | {"training.framework": framework, "training.loss": "chunked", "software.torch": "2.7"}
     eager = phase(llama_budget(settings), "forward").activations
     compiled = phase(llama_budget(settings | {"training.compile": True}), "forward").activations
@@ -132,7 +130,7 @@ def test_compiled_blocks_save_less(llama_budget: Estimate, framework: str) -> No
     assert eager - compiled == TOKENS * (2 * LAYERS * 1408 + norms)
 
 
-def test_torchtune_expands_keys_so_that_fp32_attention_has_a_fused_kernel(llama_budget: Estimate) -> None:
+def test_torchtune_expands_keys_so_that_fp32_attention_has_a_fused_kernel(llama_budget) -> None:
     """Its keys and values are those of all heads (``MultiHeadAttention``), so that sdpa writes no scores."""
     fp32 = {"training.framework": "torchtune", "training.precision": "fp32", "training.micro_batch": 1}
     once, twice = (phase(llama_budget(fp32 | {"training.sequence_length": n}), "forward") for n in (1024, 2048))
@@ -164,7 +162,7 @@ def test_ddp_copies_the_outputs_of_the_trainer_s_model(model, alone, copied, cha
 
 
 def test_fused_experts_are_quantized_where_asked_for_and_exist_in_16_bits_while_they_multiply(
-    budget_of: Estimate, tiny_llama: dict[str, Any]
+    budget_of, tiny_llama: dict[str, Any]
 ) -> None:
     mixture = tiny_llama | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
     lora = {"lora.rank": 8, "lora.quantization": "nf4", "training.activation_checkpointing": "full"}

@@ -1,7 +1,6 @@
 """Task heads of transformers' auto classes: counted on the built model, estimated by rule or refused."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,7 +24,6 @@ from vramtop.estimator.trace.exact_parameter_count import InventoryAnswer, inven
 from vramtop.estimator.trace.worker_process import convert_answer
 from vramtop.estimator.worker.request.tasks import auto_class_name
 
-AskWorker = Callable[[dict[str, Any]], dict[str, Any]]
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 STACKS = {
     "vocab_size": 100,
@@ -107,7 +105,7 @@ def real_count(config: dict[str, Any], task: str) -> int:
 
 
 @pytest.mark.parametrize(("family", "task"), HEADS)
-def test_the_built_models_head_is_counted(ask_worker: AskWorker, family: str, task: str) -> None:
+def test_the_built_models_head_is_counted(ask_worker, family: str, task: str) -> None:
     answer = ask_worker({"op": "inventory", "config": CONFIGS[family], "task": task})
     assert inventory_from_answer(convert_answer(answer, InventoryAnswer)).parameters == real_count(
         CONFIGS[family], task
@@ -170,7 +168,7 @@ def test_a_head_that_cannot_be_estimated_gets_one_sentence(family, task, method,
         estimate(job_of(family, task), method=method, python=sys.executable)
 
 
-def test_a_head_without_a_rule_is_estimated_as_a_similar_one_with_a_warning(ask_worker: AskWorker) -> None:
+def test_a_head_without_a_rule_is_estimated_as_a_similar_one_with_a_warning(ask_worker) -> None:
     budget = estimate(job_of("bert", "multiple-choice"))
     assert budget.model.count == "approximate"
     sentence = "The formula has no rule for the multiple-choice head and uses that of sequence-classification."

@@ -1,6 +1,5 @@
 """The tracker compared with torch's own record of allocations, which no dispatch mode disturbs."""
 
-from collections.abc import Callable
 from itertools import accumulate
 
 import pytest
@@ -11,8 +10,6 @@ from vramtop.estimator.worker.memory.tracker import StorageTracker
 
 SIZE = 128
 BYTES = 4 * SIZE * SIZE
-
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def residual(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -33,14 +30,14 @@ def tied(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return (embedded @ weight.T).sum() + x.sum()
 
 
-def profiled_peak(loss_of: Loss) -> int:
+def profiled_peak(loss_of) -> int:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         loss_of(*(torch.rand(SIZE, SIZE, requires_grad=True) for _ in range(2))).backward()
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
 
 
-def tracked_peak(loss_of: Loss) -> int:
+def tracked_peak(loss_of) -> int:
     with FakeTensorMode(), StorageTracker() as tracker:
         tracker.begin_phase(1, "forward")
         loss = loss_of(*(torch.empty(SIZE, SIZE, requires_grad=True) for _ in range(2)))
@@ -55,5 +52,5 @@ def twice(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("loss_of", [residual, shared, tied, twice])
-def test_gradients_are_added_up_as_autograd_does(loss_of: Loss) -> None:
+def test_gradients_are_added_up_as_autograd_does(loss_of) -> None:
     assert tracked_peak(loss_of) == pytest.approx(profiled_peak(loss_of), abs=BYTES / 8)
