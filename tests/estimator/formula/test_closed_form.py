@@ -131,20 +131,6 @@ def test_states_are_sharded_by_the_strategy(llama_budget, strategy, weights, gra
         assert isclose(found, expected * PARAMETERS, rel_tol=0.001)
 
 
-def test_megatrons_steady_state_is_seven_and_a_half_bytes_per_parameter(llama_budget) -> None:
-    """Megatron-LM's distributed optimizer over 8 ranks: 2 + 4 + 12/8 bytes per parameter."""
-    budget = llama_budget(
-        {
-            "training.framework": "megatron",
-            "training.optimizer": "adamw-fused",
-            "parallel.strategy": "zero1",
-            "parallel.data_shard": 8,
-        }
-    )
-    step = components(budget, "optimizer step")
-    assert isclose(step.weights + step.gradients + step.optimizer, 7.5 * PARAMETERS, rel_tol=0.001)
-
-
 def test_tensor_and_pipeline_parallelism_split_the_weights(llama_budget) -> None:
     whole = components(llama_budget(), "loading").weights
     tensor = components(llama_budget({"parallel.tensor": 2}), "loading").weights

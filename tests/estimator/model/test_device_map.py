@@ -9,8 +9,7 @@ import pytest
 import torch
 from accelerate import init_empty_weights
 from accelerate.commands.estimate import create_empty_model  # noqa: F401  # the command that these functions serve
-from accelerate.utils import calculate_maximum_sizes, compute_module_sizes, get_balanced_memory, infer_auto_device_map
-from accelerate.utils.modeling import dtype_byte_size
+from accelerate.utils import get_balanced_memory, infer_auto_device_map
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations.accelerate import get_balanced_memory as get_balanced_memory_of_transformers
 
@@ -27,7 +26,6 @@ from vramtop.estimator.model.read_architecture import read_architecture
 
 SMALL = ("Qwen/Qwen2.5-0.5B",)
 LARGE = ("gpt2", "meta-llama/Llama-3.1-8B", "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-8B", "google/gemma-2-9b")
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 Built = tuple[Any, Inventory]
 
 
@@ -88,20 +86,6 @@ def test_blocks_are_placed_as_the_libraries_place_them(name: str, transformers: 
             limits: dict[int | str, int] = {**dict.fromkeys(range(gpus), limit), "cpu": 2**50}
             expected = blocks_by_accelerate(model, limits, rule, balanced_memory)
             assert blocks(placed(inventory, parallel, transformers=transformers)) == expected, (rule, gpus, share)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", [*SMALL, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)])
-def test_sizes_by_dtype_are_those_of_accelerate_estimate_memory(name: str, dtype: str) -> None:
-    model, inventory = built(name, DTYPES[dtype])
-    total, (largest, _) = calculate_maximum_sizes(model)
-    width = dtype_byte_size(DTYPES[dtype])
-    buffers = compute_module_sizes(model, buffers_only=True)[""]
-    assert inventory.parameters * width == total - buffers
-    tables = {"training": {"mode": "inference", "precision": dtype}, "parallel": {"device_map": "auto"}}
-    sizes = tuple(width * group.elements for group in inventory.groups)
-    placement = place(resolve_job(job_from_mapping(tables, where="test")), inventory, sizes, gpu_bytes=2**50)
-    assert max(module.size for module in placement.gpus[0]) == pytest.approx(largest, rel=0.001)
 
 
 def test_a_table_places_each_module() -> None:

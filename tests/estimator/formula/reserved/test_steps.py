@@ -1,6 +1,5 @@
 """The closed form's stream of allocations: it leaves nothing behind, and allocates what the closed form says."""
 
-import itertools
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from vramtop.estimator.formula.plan import make_plan
 from vramtop.estimator.formula.rank_memory import RankMemory, rank_memory
 from vramtop.estimator.formula.reserved.machine import Machine
 from vramtop.estimator.formula.reserved.steps import TrainingRun
-from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture
@@ -36,17 +35,40 @@ def run_of(rank: RankMemory) -> TrainingRun:
     return TrainingRun(rank, Machine(AllocatorSettings()))
 
 
+def rank_of_cell(name: str, changes: dict[str, Any] | None = None) -> RankMemory:
+    job = with_changes(CELLS[name], changes or {})
+    arch = read_architecture(job.model.config or {}, job.model.task, where="test")
+    plan = make_plan(job, arch, count_parameters(arch))
+    return rank_memory(plan, plan.distinct_stages[-1])
+
+
 @pytest.mark.parametrize("name", ["bf16", "mixed", "mixed checkpointed", "mixed adapters checkpointed", "bf16 fsdp2"])
 @pytest.mark.parametrize("family", ["llama", "gpt_neox", "qwen3_moe"])
 def test_the_stream_allocates_what_the_closed_form_says(family: str, name: str) -> None:
-    job = CELLS[f"{family}, {name}"]
-    arch = read_architecture(job.model.config or {}, job.model.task, where="test")
-    plan = make_plan(job, arch, count_parameters(arch))
-    rank = rank_memory(plan, plan.distinct_stages[0])
+    rank = rank_of_cell(f"{family}, {name}")
     run = run_of(rank)
     run.train()
     expected = highest_phase(phase_peaks(rank)).allocated_bytes - rank.workspace
     assert run.machine.allocator.peak_allocated == pytest.approx(expected, rel=0.025)
+
+
+LOSSES = ("chunked", "fused-linear", "unsloth", "log-probs", "fused-log-probs", "divergence")
+CHANGES = [
+    *({"training.loss": loss, "training.gradient_accumulation": 2} for loss in LOSSES),
+    *({"training.optimizer_in_backward": True, "training.framework": name} for name in FRAMEWORKS),
+    *({"parallel.strategy": name, "parallel.data_shard": 4} for name in ("zero2", "zero3")),
+    *({f"parallel.{name}": 2} for name in ("tensor", "pipeline", "context")),
+]
+CASES = [*((name, {}) for name in CELLS if name.startswith("llama, ")), *(("llama, mixed", each) for each in CHANGES)]
+
+
+@pytest.mark.parametrize(("name", "changes"), CASES)
+def test_every_step_releases_what_it_allocates(name: str, changes: dict[str, Any]) -> None:
+    run = run_of(rank_of_cell(name, changes))
+    run.train(steps=1)
+    after = sum(block.used for block in mapped_blocks(run.machine.allocator))
+    run.train(steps=2)
+    assert sum(block.used for block in mapped_blocks(run.machine.allocator)) == after
 
 
 def test_the_first_step_leaves_a_cache_that_the_second_cannot_use() -> None:
@@ -131,68 +153,3 @@ def test_models_whose_tensors_are_too_small_to_count_have_an_estimate(hidden: in
     training = {"sequence_length": 32, "precision": precision, "activation_checkpointing": "full"}
     budget = estimate(job_from_mapping({"model": {"config": config}, "training": training}, where="the test"))
     assert budget.peak.reserved_bytes >= budget.peak.allocated_bytes
-
-
-SHAPE = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-NORMAL = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 4096}
-SMALLEST = {"hidden_size": 16, "intermediate_size": 32, "vocab_size": 64}
-"""So small that its head's gradient is left out."""
-CONFIGS: list[dict[str, Any]] = [
-    SHAPE | sizes | {"tie_word_embeddings": tied} for sizes in (NORMAL, SMALLEST) for tied in (False, True)
-]
-STRATEGIES: list[dict[str, Any]] = [
-    {},
-    {"strategy": "ddp", "data_replicate": 2},
-    {"strategy": "fsdp2", "data_shard": 4},
-    {"strategy": "fsdp2", "data_shard": 2, "context": 4, "reshard_after_forward": False},
-    {"strategy": "fsdp2", "data_shard": 4, "fsdp_units": "model"},
-    {"strategy": "fsdp1", "data_shard": 4},
-    {"strategy": "fsdp1", "data_shard": 4, "cpu_offload": "all", "original_parameters": False},
-    {"strategy": "fsdp1", "data_shard": 4, "fsdp_wrap_classes": ["LlamaMLP"], "fsdp_backward_prefetch": "post"},
-    {"strategy": "fsdp1", "data_shard": 4, "fsdp_min_unit_parameters": 700_000},
-    {"strategy": "zero2", "data_shard": 4},
-    {"strategy": "zero3", "data_shard": 4},
-    {"tensor": 2, "sequence_parallel": True},
-    {"pipeline": 2},
-]
-ADAPTERS: tuple[dict[str, Any] | None, ...] = (None, None, {"targets": "all-linear", "quantization": "nf4"})
-LOSSES = ("full", "chunked", "fused-linear", "unsloth", "log-probs", "fused-log-probs", "divergence")
-CHECKPOINTING = ("none", "full", "selective")
-
-
-def last_rank(config: dict[str, Any], lora: dict[str, Any] | None, **tables: Any) -> RankMemory:
-    tables |= {"lora": lora} if lora else {}
-    job = job_from_mapping({"model": {"config": config}, **tables}, where="test")
-    arch = read_architecture(config, job.model.task, where="test")
-    plan = make_plan(job, arch, count_parameters(arch))
-    return rank_memory(plan, plan.distinct_stages[-1])
-
-
-def check(rank: RankMemory, case: object) -> None:
-    """Run three steps: the last two leave as many blocks as the first has left."""
-    run = TrainingRun(rank, Machine(AllocatorSettings()))
-    run.train(steps=1)
-    after = sum(block.used for block in mapped_blocks(run.machine.allocator))
-    try:
-        run.train(steps=2)
-    except (KeyError, ValueError) as error:
-        pytest.fail(f"{error!r}: {case}")
-    assert sum(block.used for block in mapped_blocks(run.machine.allocator)) == after, case
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_every_step_releases_what_it_allocates(framework: str) -> None:
-    """All strategies with all losses, stepped after or in the backward pass, while what has fewer kinds takes turns."""
-    kinds = (CHECKPOINTING, CONFIGS, (1, 1, 1, 1, 2), ADAPTERS)
-    turns = zip(*map(itertools.cycle, kinds), strict=False)
-    for parallel, loss, in_backward in itertools.product(STRATEGIES, LOSSES, (False, True)):
-        checkpointing, config, accumulation, lora = next(turns)
-        training = {
-            "framework": framework,
-            "sequence_length": 256,
-            "loss": loss,
-            "optimizer_in_backward": in_backward,
-            "activation_checkpointing": checkpointing,
-            "gradient_accumulation": accumulation,
-        }
-        check(last_rank(config, lora, training=training, parallel=parallel), (parallel, training, config, lora))
