@@ -284,6 +284,11 @@ def test_every_budget_adds_up(chosen: dict[str, Any]) -> None:
         assert phase.components.total_bytes <= budget.peak.components.total_bytes
     assert peak.allocated_bytes <= peak.reserved_bytes <= peak.device_bytes
     assert peak.low_bytes <= peak.device_bytes <= peak.high_bytes
+    assert peak.allocated_bytes in peak.allocated_range
+    assert peak.reserved_bytes in peak.reserved_range
+    ranges = (peak.allocated_range, peak.reserved_range, peak.device_range)
+    widths = [span.high_bytes - span.low_bytes for span in ranges]
+    assert widths == sorted(widths)
     assert peak.allocated_bytes + budget.phases[-1].outside_bytes == peak.components.total_bytes
 
 

@@ -116,34 +116,16 @@ def test_what_is_not_known_of_lengths_is_said() -> None:
     assert not any("training.varying_lengths" in text for text in varying(framework="torchtitan").assumptions)
 
 
-def old_torchtitan(torch: str, **training: Any) -> TrainingRun:
-    tables = {
-        "training": {"framework": "torchtitan", "precision": "bf16-mixed", "sequence_length": 1024, **training},
-        "parallel": {"strategy": "fsdp2", "data_shard": 4},
-        "software": {"torch": torch, "torchtitan": "0.0.1"},
-    }
-    return run_of(rank_of(LLAMA, **tables))
-
-
 def test_reductions_had_a_pool_of_their_own_before_torch_2_5() -> None:
     """The input of a reduce-scatter came from the reducing stream's pool, which serves nothing else."""
-    pools = {}
+    pools, tables = {}, {"parallel": {"strategy": "fsdp2", "data_shard": 4}}
+    tables["training"] = {"framework": "torchtitan", "precision": "bf16-mixed", "sequence_length": 1024}
     for torch in ("2.4", "2.5"):
-        run = old_torchtitan(torch)
+        run = run_of(rank_of(LLAMA, **tables, software={"torch": torch, "torchtitan": "0.0.1"}))
         run.train()
         pools[torch] = sum(block.size for block in mapped_blocks(run.machine.allocator) if block.stream == 2)
     block = 1024 * (1024 * (1024 + 2 * 256) + 1024 * 1024 + 3 * 1024 * 2816) // 1024
     assert pools["2.4"] - pools["2.5"] >= 4 * block  # of a whole block, in fp32
-
-
-def test_a_variable_of_the_loop_holds_the_outputs_until_the_next_ones_exist() -> None:
-    run = old_torchtitan("2.4")
-    run.train(steps=1)
-    predictions = 4 * 1024 * LLAMA["vocab_size"]
-    held = run.machine.allocator.allocated
-    free = old_torchtitan("2.4", keep_outputs=False)
-    free.train(steps=1)
-    assert held - free.machine.allocator.allocated == pytest.approx(predictions, rel=0.01)
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed", "bf16"])
