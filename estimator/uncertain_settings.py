@@ -45,8 +45,9 @@ def _widen_for_reading(budget: Budget) -> Budget:
         )
     )
     warning = (
-        f"{budget.job.unsure.script} was read, not run. One in five such figures is wrong without another warning: the "
-        f"range is at least {_LEAST_READ:.0%} to {_MOST_READ:.0%} of the figure. A rehearsal tells the exact one."
+        f"{budget.job.unsure.script} was read, not run: of such figures without another warning, one in five was "
+        f"wrong. So the range is at least {_LEAST_READ:.0%} to {_MOST_READ:.0%} of the figure; a rehearsal tells the "
+        "exact one."
     )
     moved = max(budget.peak.low_bytes - peak.low_bytes, peak.high_bytes - budget.peak.high_bytes)
     stages = tuple(

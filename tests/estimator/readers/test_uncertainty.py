@@ -49,7 +49,7 @@ def test_what_is_read_in_a_script_is_never_a_narrow_figure(tmp_path: Path) -> No
     assert peak.high_bytes >= peak.device_bytes * 3 // 2
     assert described.peak.low_bytes > peak.low_bytes
     (warning,) = [each for each in read.warnings if each not in described.warnings]
-    assert warning.startswith("t.py was read, not run.")
+    assert warning.startswith("t.py was read, not run:")
 
 
 def test_the_range_of_a_running_job_is_as_wide_as_its_settings_are_open(tmp_path: Path) -> None:
