@@ -37,7 +37,8 @@ _IMAGES = ("image", "images", "img", "conditioning_image", "original_image", "ed
 _OTHERS = ("messages", "conversations", "answers", "label", "fine_label", "score", "tokens", "ner_tags", "idx", "audio",
            *_IMAGES)  # fmt: skip
 _SENTENCES = ("sentence", "sentence1", "sentence2", "premise", "hypothesis")
-"""Texts with an eighth of the words: tokenizers keep what they cut of a pair, once for each part of the other text."""
+"""Texts with an eighth of the words where there are several: tokenizers keep what they cut of a pair, once for each
+part of the other text."""
 _PREFERENCES = ("prompt", "chosen", "rejected")
 _TURN = "Human:"
 """What begins a turn in the texts of Anthropic's hh-rlhf and those made like it."""
@@ -179,7 +180,12 @@ class MissingData:
         if strings.isdisjoint(_LABELLED) and any(each.endswith("ForSequenceClassification") for each in used):
             names = [*names, "label"]  # which the Trainer finds by itself
         turns = any(_TURN in each for each in strings)
-        columns = {each: _column(each, sizes, marks, turns and each in _PREFERENCES) for each in names}
+        short = {each for each in _SENTENCES if each in names}
+        fewer = {**sizes, "words": -(-sizes["words"] // 8)} if len(short) > 1 else sizes
+        columns = {
+            each: _column(each, fewer if each in short else sizes, marks, turns and each in _PREFERENCES)
+            for each in names
+        }
         if "KTOTrainer" in used and "label" in columns:  # it asks whether each is True
             columns["label"] = (True, None)
         sound = sum(len(each["bytes"]) for each, _ in columns.values() if isinstance(each, dict) and "bytes" in each)
@@ -188,7 +194,8 @@ class MissingData:
         made = datasets.Dataset.from_dict(items)
         for each, (_, feature) in columns.items():
             made = made if feature is None else made.cast_column(each, feature)
-        of_text = f" (texts of {sizes['words']:,} words)" if any(_is_text(each) for each in names) else ""
+        counts = {(fewer if each in short else sizes)["words"] for each in names if _is_text(each)}
+        of_text = f" (texts of {' and '.join(f'{each:,}' for each in sorted(counts))} words)" if counts else ""
         self._stands_in(name, f"{count:,} items with {', '.join(names)}{of_text}")
         made = made.to_iterable_dataset() if is_streamed else made
         mark(made)
@@ -397,8 +404,7 @@ def _column(name: str, sizes: dict[str, Any], marks: Sequence[str], in_turns: bo
     """Return the value of a column in each item, and its feature; None: that of the value."""
     import datasets
 
-    count = -(-sizes["words"] // 8) if name in _SENTENCES else sizes["words"]
-    words = random.Random(0).choices(_WORDS, k=count)  # noqa: S311 - no secret
+    words = random.Random(0).choices(_WORDS, k=sizes["words"])  # noqa: S311 - no secret
     label = datasets.ClassLabel(num_classes=_LABELS)
     if name in ("messages", "conversations"):
         who, what, user, model = ("role", "content", "user", "assistant")

@@ -140,9 +140,10 @@ net = """
 
 
 @pytest.mark.usefixtures("library")
-def test_a_batch_of_synthetic_items_is_full_and_a_sentence_short(program):
+def test_a_batch_of_synthetic_items_is_full_and_sentences_of_pairs_are_short(program):
     batches = """batches = torch.utils.data.DataLoader([row["premise"] for row in rows], batch_size=64)
 assert [len(batch) for batch in batches] == [64] and len(rows[0]["premise"].split()) == 13
+pair = "hypothesis"
 net = """
     text = PROGRAM.format("'nyu-mll/glue', split='train'", "").replace("net = ", batches)
     assert rehearsed(program(text.replace('row["text"]', 'row["premise"]')), "synthetic,items=20,words=100").warnings
@@ -329,7 +330,10 @@ def test_a_task_of_glue_has_its_own_columns(program) -> None:
     text = PROGRAM.format("'nyu-mll/glue', 'mrpc'", "['train']").replace('row["text"]', 'row["sentence1"]')
     names = "print('premise')\nassert set(rows['train'][0]) == {'sentence1', 'sentence2', 'label', 'idx'}\n"
     text = text.replace("net = ", f"{names}net = ", 1)
-    assert rehearsed(program(text), "synthetic").allocated_bytes
+    found = rehearsed(program(text), "synthetic,words=80")
+    assert any("(texts of 10 words)" in each for each in found.warnings)  # a pair of them
+    alone = PROGRAM.format("'nyu-mll/glue', 'cola'", "['train']").replace('row["text"]', 'row["sentence"]')
+    assert any("(texts of 80 words)" in each for each in rehearsed(program(alone), "synthetic,words=80").warnings)
 
 
 @pytest.mark.usefixtures("library")
