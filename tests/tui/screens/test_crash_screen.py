@@ -88,14 +88,6 @@ async def test_a_budget_that_is_a_guess_is_not_compared() -> None:
         assert "beside the budget" not in screen_text(app)
 
 
-async def test_the_key_says_that_no_run_has_failed() -> None:
-    app = VramtopApp(ScriptedSource([make_snapshot([make_gpu()])]), Watchlist(estimate))
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
-        await pilot.press("e")
-        await until_shown(pilot, lambda: any("vramtop explain FILE" in note.message for note in app._notifications))
-
-
 @pytest.mark.slow
 async def test_the_snapshot_that_the_run_has_left_is_opened_by_itself(tmp_path: Path) -> None:
     (tmp_path / "vramtop-oom-rank0-14711.pickle").write_bytes(b"of another process")

@@ -4,7 +4,7 @@ from importlib import import_module
 
 import pytest
 from builders import ScriptedSource, make_gpu, make_snapshot, make_watchlist
-from waiting import until_shown
+from screen_host import on_first_board
 
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.keys import KEYS
@@ -18,8 +18,7 @@ def test_keys_and_names_are_unique() -> None:
 
 async def test_the_palette_of_the_dashboard_has_every_screen() -> None:
     app = VramtopApp(ScriptedSource([make_snapshot([make_gpu()])]), make_watchlist())
-    async with app.run_test() as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app):
         commands = {command.title: command.help for command in app.get_system_commands(app.screen)}
     assert commands.items() >= {(spec.title, spec.command_help) for spec in SCREENS}
     assert commands["Fit check"] == "Whether a job fits; reopens a pending job"

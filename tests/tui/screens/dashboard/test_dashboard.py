@@ -421,11 +421,21 @@ async def test_attach_opens_the_run_under_the_cursor():
         assert "pid 999999002" in text
 
 
-async def test_attach_without_a_process_says_so():
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("a", "vramtop PID opens one"),
+        ("e", "vramtop explain FILE"),
+        ("k", "no process under the cursor"),
+        ("p", "No job is pending"),
+        ("t", "no step to show"),
+    ],
+)
+async def test_a_key_with_nothing_to_open_says_so(key, words):
     app = open_app([make_snapshot([make_gpu(0)])])
     async with on_first_board(app) as pilot:
-        await pilot.press("a")
-        await until_shown(pilot, lambda: any("vramtop PID opens one" in note.message for note in app._notifications))
+        await pilot.press(key)
+        await until_shown(pilot, lambda: any(words in note.message for note in app._notifications))
         assert len(app.screen_stack) == 1
 
 

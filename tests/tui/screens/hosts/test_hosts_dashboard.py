@@ -1,8 +1,8 @@
 """The dashboard over many hosts, driven through the real app."""
 
-import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -26,29 +26,21 @@ from vramtop.tui.screens.gpu.screen import GpuScreen
 H100 = {"name": "NVIDIA H100", "total_bytes": 80 * GIB, "used_bytes": 0, "free_bytes": 80 * GIB}
 
 
-def make_app(source: Any, clock: Callable[[], float] = time.monotonic) -> HostsApp:
-    watchlist = HostsWatchlist(lambda _: pytest.fail("a job of another host is estimated there"))
-    return HostsApp(HostsSource(source, "5 hosts over ssh"), watchlist, AppOptions(interval=0.1, clock=clock))
-
-
-def drive(
-    check: Callable[..., Any],
+@asynccontextmanager
+async def opened(
     hosts: Sequence[HostReading] = HOSTS,
     size: tuple[int, int] = (120, 30),
     clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Run the app until the first fleet is shown, then the check, which gets app, pilot and source."""
-
-    async def run() -> None:
-        source = ScriptedFleets(hosts)
-        app = make_app(source, clock)
-        async with app.run_test(size=size) as pilot:
-            await until_shown(pilot, lambda: app.screen.query(GpuRows) and app.screen.query_one(GpuRows).rows)
-            await pilot.pause()
-            await check(app, pilot, source)
-        assert source.closed.is_set()
-
-    asyncio.run(run())
+) -> AsyncIterator[tuple[HostsApp, Any, ScriptedFleets]]:
+    """Run the app, and wait until the first fleet is shown."""
+    source = ScriptedFleets(hosts)
+    watchlist = HostsWatchlist(lambda _: pytest.fail("a job of another host is estimated there"))
+    app = HostsApp(HostsSource(source, "5 hosts over ssh"), watchlist, AppOptions(interval=0.1, clock=clock))
+    async with app.run_test(size=size) as pilot:
+        await until_shown(pilot, lambda: app.screen.query(GpuRows) and app.screen.query_one(GpuRows).rows)
+        await pilot.pause()
+        yield app, pilot, source
+    assert source.closed.is_set()
 
 
 def processes(app: HostsApp) -> list[tuple[str, int]]:
@@ -61,8 +53,8 @@ def line_of(app: HostsApp, name: str) -> str:
 
 
 @pytest.mark.parametrize("size", first_quick([(80, 24), (120, 40), (200, 60)]))
-def test_gpus_are_grouped_by_host_below_sums_over_live_hosts(size) -> None:
-    async def check(app, pilot, source):
+async def test_gpus_are_grouped_by_host_below_sums_over_live_hosts(size) -> None:
+    async with opened(size=size) as (app, _, _):
         text = screen_text(app)
         for words in ("1 of 5 silent (node4)", "1 of 7 processes diverging", "free 374.0 of 800.0 GiB", "HOST    GPU"):
             assert words in text
@@ -70,11 +62,9 @@ def test_gpus_are_grouped_by_host_below_sums_over_live_hosts(size) -> None:
         assert "OVER" in line_of(app, "node2     1")
         assert processes(app)[:2] == [("node2", 701), ("node10", 700)]
 
-    drive(check, size=size)
 
-
-def test_a_host_without_figures_of_now_has_one_row_that_says_why() -> None:
-    async def check(app, pilot, source):
+async def test_a_host_without_figures_of_now_has_one_row_that_says_why() -> None:
+    async with opened() as (app, pilot, source):
         gone = line_of(app, "node4")
         assert "! unreachable last read 3 min ago: Connection refused" in " ".join(gone.split())
         assert "20.0" not in gone  # its figures are old
@@ -85,11 +75,9 @@ def test_a_host_without_figures_of_now_has_one_row_that_says_why() -> None:
         assert "connecting" in line_of(app, "node5")
         assert {name for name, _ in processes(app)} == {"node1"}
 
-    drive(check)
 
-
-def test_keys_filter_and_sort_as_on_one_machine() -> None:
-    async def check(app, pilot, source):
+async def test_keys_filter_and_sort_as_on_one_machine() -> None:
+    async with opened() as (app, pilot, _):
         await pilot.press("slash")
         app.screen.query_one(Input).value = "user:bob"
         await until_shown(pilot, lambda: processes(app) == [("node10", 700)])
@@ -99,11 +87,9 @@ def test_keys_filter_and_sort_as_on_one_machine() -> None:
         await until_shown(pilot, lambda: "GPU↓" in screen_text(app))
         assert [name for name, _ in processes(app)] == ["node1"] * 4 + ["node2"] * 2 + ["node10"]
 
-    drive(check)
 
-
-def test_enter_tells_of_the_process_and_opens_the_gpu_as_its_host_describes_them() -> None:
-    async def check(app, pilot, source):
+async def test_enter_tells_of_the_process_and_opens_the_gpu_as_its_host_describes_them() -> None:
+    async with opened() as (app, pilot, _):
         await pilot.press("enter")
         await until_shown(pilot, lambda: bool(app._notifications))
         (told,) = app._notifications
@@ -113,28 +99,22 @@ def test_enter_tells_of_the_process_and_opens_the_gpu_as_its_host_describes_them
         await until_shown(pilot, lambda: isinstance(app.screen, GpuScreen) and "GPU node2:1" in screen_text(app))
         assert "readings of other hosts have no bandwidth, clocks" in screen_text(app)
 
-    drive(check)
-
 
 @pytest.mark.parametrize("key", ["a", "f", "k", "r", "x"])
-def test_keys_for_this_machine_alone_are_refused(key) -> None:
-    async def check(app, pilot, source):
+async def test_keys_for_this_machine_alone_are_refused(key) -> None:
+    async with opened() as (app, pilot, _):
         await pilot.press(key)
         await pilot.pause()
         assert len(app.screen_stack) == 1
 
-    drive(check)
 
-
-def test_a_source_that_fails_is_said_and_its_figures_get_old() -> None:
-    async def check(app, pilot, source):
+async def test_a_source_that_fails_is_said_and_its_figures_get_old() -> None:
+    late = [0.0]
+    async with opened(clock=lambda: time.monotonic() + late[0]) as (app, pilot, source):
         source.fleet = CannotTellError("ssh cannot be started")
         await until_shown(pilot, lambda: "! ssh cannot be started" in " ".join(screen_text(app).split()))
         late[0] = 90.0
         await until_shown(pilot, lambda: "! figures are 1 min old" in screen_text(app))
-
-    late = [0.0]
-    drive(check, clock=lambda: time.monotonic() + late[0])
 
 
 MIG = (
@@ -173,12 +153,9 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_what_is_unusual_on_a_host_is_said(name) -> None:
+async def test_what_is_unusual_on_a_host_is_said(name) -> None:
     reading, words = ODD[name]
-
-    async def check(app, pilot, source):
+    async with opened([reading]) as (app, _, _):
         text = "\n".join(" ".join(line.split()) for line in screen_lines(app))
         for each in words:
             assert " ".join(each.split()) in text
-
-    drive(check, [reading])

@@ -208,7 +208,6 @@ OWN = Job(name="own", program=Program(command="python train.py"))
     [
         ((JOB, OTHER), ("p", "down", "enter"), ("Preflight: other", "on this machine - ")),
         ((OWN,), ("p",), ("Preflight: own",)),
-        ((), ("p",), ("No job is pending",)),
     ],
 )
 async def test_p_opens_preflight_for_the_pending_job_and_asks_which_of_several(no_network, pending, keys, words):

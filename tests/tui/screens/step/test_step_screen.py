@@ -153,13 +153,3 @@ async def test_the_dashboard_opens_the_job_under_the_cursor_and_keeps_its_better
         assert "GPU 80.0" in screen_text(app)
         await pilot.press("escape")
         await until_shown(pilot, lambda: bool(app.board) and app.board.gpus[0].rows[0].budget.method == "traced")
-
-
-async def test_the_dashboard_reports_that_there_is_no_budget():
-    app = VramtopApp(
-        ScriptedSource([make_snapshot([make_gpu()])]), Watchlist(estimate=make_budget), AppOptions(interval=0.25)
-    )
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
-        await pilot.press("t")
-        await until_shown(pilot, lambda: any("no step to show" in said.message for said in app._notifications))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
-from screen_host import TableApp, on_first_board, screen_text, table_of
+from screen_host import on_first_board, screen_text, table_of
 from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
@@ -104,9 +104,7 @@ async def test_enter_unfolds_a_run_and_then_opens_it():
 
 
 async def test_the_cursor_stays_on_its_row_when_rows_move_or_are_folded_away():
-    app = TableApp()
-    async with app.run_test(size=(120, 20)) as pilot:
-        table = app.query_one(ProcessTable)
+    async with table_of(make_board([])) as (table, pilot):
         table.sort_key = "VRAM"
         table.show_board(make_board(gpus()), width=120)
         table.move_cursor(row=1)
@@ -212,11 +210,8 @@ def test_a_group_without_a_budget_says_why_most_of_it_has_none(reasons, words):
 
 
 async def test_a_process_on_several_gpus_is_one_row_with_its_pid():
-    app = TableApp()
-    async with app.run_test(size=(120, 20)):
-        table = app.query_one(ProcessTable)
-        gpus = [make_gpu(at, [make_process(31, size)]) for at, size in enumerate((30, 20))]
-        table.show_board(make_board(gpus, world=1), width=120)
+    gpus = [make_gpu(at, [make_process(31, size)]) for at, size in enumerate((30, 20))]
+    async with table_of(make_board(gpus, world=1)) as (table, _):
         (row,) = [row for row in table.rows if row.rows]
         assert [row.cells[name].text for name in ("PID", "GPU", "VRAM GiB", "MAX")] == ["31", "0,1", "50.0", "30.0"]
         table.action_unfold()

@@ -255,13 +255,6 @@ async def test_refusal_to_end_a_process_is_reported_in_one_sentence(changes, sen
         assert isinstance(app.screen, DashboardScreen)
 
 
-async def test_unattributed_memory_is_not_a_process_to_end():
-    app = open_app([])
-    async with on_first_board(app, (100, 30)) as pilot:
-        await pilot.press("k")
-        await until_shown(pilot, lambda: "no process under the cursor" in notice_text(app))
-
-
 def offered(app: VramtopApp) -> bool:
     return "Kill" in {command.title for command in app.get_system_commands(app.screen)}
 
