@@ -308,32 +308,27 @@ def test_a_pattern_that_matches_nothing_is_named_as_it_was_given(words: list[str
 
 
 @pytest.mark.parametrize(
-    ("value", "meant"),
+    ("line", "gpu", "card", "count"),
     [
-        ("0,1", ("0,1", None, None)),
-        ("12", ("12", None, None)),
-        ("h100", (None, "h100", None)),
-        ("4090", (None, "4090", None)),
-        ("RTX 4090", (None, "RTX 4090", None)),
-        ("8xh100", (None, "h100", 8)),
-        ("H100:8", (None, "H100", 8)),
+        ("--gpu 0,1", "0,1", None, None),
+        ("--gpu 12", "12", None, None),
+        ("--gpu h100", None, "h100", None),
+        ("--gpu 4090", None, "4090", None),
+        ("--gpu=RTX 4090", None, "RTX 4090", None),
+        ("--gpu 8xh100", None, "h100", 8),
+        ("--gpu H100:8", None, "H100", 8),
+        ("--gpus 8", None, None, 8),
+        ("--gpus 8xH100", None, "H100", 8),
+        ("--gpus H100:8", None, "H100", 8),
     ],
 )
-def test_a_gpu_is_an_index_or_a_card(value: str, meant: tuple[str | None, str | None, int | None]) -> None:
-    parser = argparse.ArgumentParser()
-    parser.set_defaults(gpu_type=None, gpus=None)
-    parser.add_argument("--gpu", action=GpuAction)
-    options = parser.parse_args(["--gpu", value])
-    assert (options.gpu, options.gpu_type, options.gpus) == meant
-
-
-@pytest.mark.parametrize(("value", "meant"), [("8", (None, 8)), ("8xH100", ("H100", 8)), ("H100:8", ("H100", 8))])
-def test_a_number_of_gpus_may_name_the_card(value: str, meant: tuple[str | None, int]) -> None:
+def test_a_gpu_is_an_index_or_a_card_and_a_number_may_name_the_card(line, gpu, card, count) -> None:
     parser = argparse.ArgumentParser()
     parser.set_defaults(gpu_type=None)
+    parser.add_argument("--gpu", action=GpuAction)
     parser.add_argument("--gpus", action=GpuCountAction)
-    options = parser.parse_args(["--gpus", value])
-    assert (options.gpu_type, options.gpus) == meant
+    options = parser.parse_args([line] if "=" in line else line.split())
+    assert (options.gpu, options.gpu_type, options.gpus) == (gpu, card, count)
 
 
 def test_vramtops_own_flag_replaces_another_name_before_it() -> None:
