@@ -17,8 +17,6 @@ from .values import UNKNOWN, short_text
 _LENGTH = re.compile(
     r"(?i)^(?!.*(eval|val_|test|vllm|gen|new_tok|min_|prompt|pre_|rope|window|dim|vocab|prefix|name|target|answer)).*(length|len|seqlen|block_size)$"
 )
-_PADDING_COLLATORS = scripts().names["padding_collators"]
-_ONE_LENGTH = ("ConstantLengthDataset", "TextDataset", "group_texts", "group_text")
 _GENERATES = re.compile(r"(?i)generate(_(text|answer|response|sample)s?)?|generationconfig|(\w*_)?pipeline|pipe")
 """Whole names of calls that generate text, whose length says nothing about that of the training."""
 _TOKENIZES = re.compile(r"(?i)^(tok|tokeni[sz]er?)$|^tokeni[sz]e|encode|apply_chat_template|^processor$")
@@ -142,32 +140,6 @@ def _cut_of(node: ast.AST) -> ast.expr | None:
     if not isinstance(node, ast.Call) or not _TOKENIZES.search(ast.unparse(node.func).rpartition(".")[2]):
         return None
     return next((each.value for each in node.keywords if each.arg == "max_length"), None)
-
-
-def varying_lengths(tree: ast.Module, reader: Reader) -> Setting | None:
-    """Return whether lengths vary, by how sequences are padded; None where the script leaves it open.
-
-    They do not where the tokenizer pads to the limit, or sequences are concatenated and cut (``group_texts`` of
-    transformers' examples); collators that pad take a batch to its longest sequence.
-    """
-    found: dict[bool | None, Setting] = {}
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call | ast.FunctionDef):
-            continue
-        function = getattr(node, "func", node)
-        called = getattr(function, "attr", getattr(function, "id", getattr(function, "name", "")))
-        padding = next((each.value for each in getattr(node, "keywords", ()) if each.arg == "padding"), None)
-        value = getattr(padding, "value", None)
-        if called in _ONE_LENGTH or value == "max_length":
-            varies: bool | None = False
-        elif value in (True, "longest") or (padding is None and called in _PADDING_COLLATORS):
-            varies = True
-        elif padding is not None and value is None:
-            varies = None
-        else:
-            continue
-        found.setdefault(varies, Setting(value=varies, origin=f"{reader.location(node)}: {short_text(node)}"))
-    return found.get(False) or (found.get(True) if None not in found else None)
 
 
 def imported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:

@@ -29,7 +29,6 @@ from .named_settings import (
     lengths_of_generation,
     longer_cuts,
     named_settings,
-    varying_lengths,
 )
 from .notes import Doubt, Notes
 from .options import LIBRARIES, MEMORY_ARGUMENTS, TRAINING_CONFIG, Options
@@ -272,8 +271,6 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
     read_trainer_adapters(notes)
     if trained.certain and "model_name_or_path" in notes.written:
         notes.assigned["model_name_or_path"] = notes.written["model_name_or_path"]
-    if (varying := varying_lengths(tree, reader)) is not None:
-        notes.written["script_varying_lengths"] = varying
     read_unsloth(notes)
     if model is not None:
         read_others(notes, model)

@@ -169,8 +169,8 @@ def _read_varying_lengths(inputs: TrainerInputs, findings: FindingCollector) -> 
     """Record whether batches differ in length, by the data settings; nothing where these leave it open.
 
     Tools and TRL's trainers pad a batch to its longest sequence unless they pack them; axolotl's
-    ``pad_to_sequence_len``, and ``pad_to_max_length`` of transformers' example scripts, pad to the limit. Of a script's
-    own collator and tokenizer ``script_varying_lengths`` tells.
+    ``pad_to_sequence_len``, and ``pad_to_max_length`` of transformers' example scripts, pad to the limit.
+    What a script's own collator does is not read.
     """
     key, settings = "training.varying_lengths", inputs.settings
     packed, padded = settings.find_true("packing"), settings.find(*_NAMES["padded"])
@@ -185,8 +185,6 @@ def _read_varying_lengths(inputs: TrainerInputs, findings: FindingCollector) -> 
         findings.record_from(varying, key, True)
     elif inputs.trl is not None:
         findings.infer(key, True, "TRL pads a batch to its longest sequence unless it packs them")
-    elif (script := settings.find("script_varying_lengths")) is not None:
-        findings.record_from(script, key, as_bool(script))
 
 
 def _read_evaluation(settings: LayeredSettings, findings: FindingCollector) -> None:

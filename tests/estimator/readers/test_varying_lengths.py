@@ -57,30 +57,6 @@ def test_tools(tmp_path: Path, line: str, vary: bool | None) -> None:
     assert reading.value("training.varying_lengths") is vary
 
 
-@pytest.mark.parametrize(
-    ("lines", "vary"),
-    [
-        ("data = data.map(lambda x: tokenizer(x['text'], padding='max_length', truncation=True))", False),
-        ("data = data.map(lambda x: tokenizer(x['text'], padding=True))", True),
-        ("collator = DataCollatorForSeq2Seq(tokenizer)", True),
-        ("collator = DataCollatorWithPadding(tokenizer, padding='max_length', max_length=512)", False),
-        (
-            "def group_texts(examples):\n    pass\ncollator = DataCollatorForLanguageModeling(tokenizer, mlm=False)",
-            False,
-        ),
-        ("padding = 'max_length' if wanted else False\nrow = tokenizer('a', padding=padding)", None),
-        (
-            "if wanted:\n    padding = 'max_length'\nelse:\n    padding = False\nrow = tokenizer('a', padding=padding)",
-            None,
-        ),
-        ("collator = default_data_collator", None),
-    ],
-)
-def test_tokenizer_and_collator_of_a_script(tmp_path: Path, lines: str, vary: bool | None) -> None:
-    reading = read(tmp_path, "torchrun t.py", t_py=SCRIPT.format(lines))
-    assert reading.value("training.varying_lengths") is vary
-
-
 def test_dropout_of_adapters(tmp_path: Path) -> None:
     """TRL's commands have 0.05 by default; torchtune's and LitGPT's own settings count."""
     trl = "trl sft --model_name_or_path org/model --use_peft --max_length 512"
