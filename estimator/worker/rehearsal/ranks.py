@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ..replaced import replaced
 from .fake_gpu import program_line
@@ -247,6 +248,16 @@ def _from_rank_to_rank(gpus: FakeGpus) -> Iterator[tuple[str, Any]]:
                     each.copy_(tensor)  # others have as much as this rank: sizes and pickled objects are read
         return work
 
+    gather_into = c10d.all_gather_into_tensor
+
+    def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        work = gather_into(output_tensor, input_tensor, *args, **kwargs)
+        known = getattr(input_tensor, "constant", None)
+        if known is not None and isinstance(output_tensor, FakeTensor):  # sizes are read, as accelerate's for padding
+            copies = output_tensor.numel() // max(1, known.numel())
+            gpus.know(output_tensor, known.reshape(-1).repeat(copies).reshape(output_tensor.shape))
+        return work
+
     sent: list[Any] = []
     send = c10d.isend
 
@@ -264,6 +275,7 @@ def _from_rank_to_rank(gpus: FakeGpus) -> Iterator[tuple[str, Any]]:
         return None if work is None else _Sent(work, tensor)
 
     yield "all_gather", all_gather
+    yield "all_gather_into_tensor", all_gather_into_tensor
     yield "all_gather_object", all_gather_object
     yield "gather_object", gather_object
     yield "scatter_object_list", scatter_object_list

@@ -532,6 +532,9 @@ dist.all_reduce(x), dist.broadcast(x, 0)
 sizes = [torch.zeros(1, dtype=torch.long, device="cuda") for _ in range(16)]
 dist.all_gather(sizes, torch.tensor([7], device="cuda"))
 assert [each.item() for each in sizes] == [7] * 16
+sizes = torch.empty(16, dtype=torch.long, device="cuda")
+dist.all_gather_into_tensor(sizes, torch.tensor([7], device="cuda"))
+assert sizes.tolist() == [7] * 16
 whole = torch.empty(64, device="cuda")
 dist.all_gather_into_tensor(whole, x), dist.reduce_scatter_tensor(x, whole)
 found, host = [None] * 16, dist.new_group(backend="gloo")
