@@ -20,6 +20,8 @@ _WORKER = str(Path(__file__).parents[1])
 class Steps(Rehearsal):
     """Ends after the steps, or with a script that trains nothing; it has the history of all allocations."""
 
+    may_catch_errors = False
+
     def __init__(self, plan: dict[str, Any]) -> None:
         super().__init__(plan)
         self.gpus.notes_lines = False  # those of a script that nobody has looked at
