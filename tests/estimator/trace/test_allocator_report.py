@@ -46,11 +46,11 @@ def test_on_a_gpu_that_is_nearly_too_small_the_cache_is_freed_with_a_warning() -
 
 
 def test_on_a_gpu_that_is_too_small_it_runs_out_of_memory() -> None:
-    held = on(50)
-    assert held.out_of_memory is not None
-    (sentence,) = allocator_warnings(held, 120 * MIB, capacity_on(find_gpu("l4"), 50 * MIB, 0))
+    held = on(70, marks=(99,))
+    assert held.at == (60 * MIB,)
+    (sentence,) = allocator_warnings(held, 120 * MIB, capacity_on(find_gpu("l4"), 70 * MIB, 0))
     assert "L4" in sentence
-    assert "out of memory: 60 MiB requested" in sentence
+    assert "out of memory: 2 MiB requested" in sentence
 
 
 def test_settings_are_applied_and_unknown_ones_reported() -> None:
