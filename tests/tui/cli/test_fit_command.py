@@ -185,3 +185,22 @@ def test_the_largest_value_that_fits_is_printed_and_suggestions_have_the_flags_o
     text = vramtop("fit", "--gpu-memory", "16GiB", "--method", "formula", "--", *line.split(), code=1).out
     assert "--per_device_train_batch_size 128 -> " in text
     assert "ways to make it fit, least costly first:" in text
+
+
+@pytest.mark.slow
+def test_every_rank_on_a_described_host_takes_memory_of_it() -> None:
+    def found(gpu: str, *words: str, code: int) -> Any:
+        job = ("Qwen/Qwen2.5-0.5B", "--batch-size", "8", "--fsdp", "8", "--precision", "bf16-mixed")
+        return valid_json(
+            "fit", vramtop("fit", *job, "--gpu-memory", gpu, "--json", "--method", "formula", *words, code=code).out
+        )
+
+    assert "host" not in found("80GiB", code=0)
+    answer = found("80GiB", "--host-memory", "20GiB", code=1)
+    assert (answer["verdict"], answer["host"]["verdict"]) == ("does_not_fit", "does_not_fit")
+    assert "8 processes need" in answer["sentence"]
+    assert "parallel.load_on_rank_zero" in answer["suggestions"][0]["changes"]
+    assert found("80GiB", "--host-memory", "256GiB", code=0)["verdict"] == "fits"
+    both = found("20GiB", "--host-memory", "20GiB", code=1)["suggestions"]
+    assert both[0]["verdict"] == "fits"
+    assert any("parallel.load_on_rank_zero" in each["changes"] for each in both)
