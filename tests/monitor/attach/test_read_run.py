@@ -16,6 +16,7 @@ from vramtop.estimator.trace.kept_rehearsals import RehearsalAnswer, keep, of_an
 from vramtop.estimator.trace.traced_step import TracedPhase
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.probe.launch import probed_environment
+from vramtop.monitor.probe.probe_reader import ProbeReader
 
 SLEEPS = "import time\nprint('ready', flush=True)\ntime.sleep(120)\n"
 SPAWNS = """\
@@ -147,6 +148,7 @@ def test_a_probed_run_reports_settings_that_no_text_states(start, tmp_path: Path
         "the running Trainer (probe): per_device_train_batch_size"
     )
     assert attachment.reading.missing == ("training.sequence_length",)
+    until(lambda: ProbeReader(pid).read().steps == 2)
 
 
 RANKS = """\
