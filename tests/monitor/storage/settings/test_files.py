@@ -76,6 +76,11 @@ def test_a_change_keeps_comments_order_and_permissions(folders: Path) -> None:
     assert "# interval = 1\n" in file.read_text()
 
 
+def test_a_new_file_is_private(folders: Path) -> None:
+    change_settings({"dashboard.theme": "nord"})
+    assert stat.S_IMODE(Path(config_file()).stat().st_mode) == 0o600
+
+
 def test_what_runs_a_program_is_taken_only_from_a_file_that_nobody_else_may_write(folders: Path) -> None:
     file = write('[hosts]\nssh = "echo"\n[estimates]\nmethod = "exact"\n')
     assert settings_in_force().values["hosts.ssh"] == "echo"

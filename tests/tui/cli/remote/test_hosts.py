@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from command_line import vramtop
 from json_schemas import valid_json
@@ -72,3 +73,10 @@ def test_hosts_that_all_fail_are_unknown_not_empty(ssh):
 )
 def test_wrong_input_is_one_sentence(ssh, words):
     assert vramtop(*words, code=2).err.count("\n") == 1
+
+
+def test_a_later_version_is_read_and_its_new_words_are_unknown(ssh):
+    reading = host("x", 0, status="resting")
+    line = valid_json("stream", stream_line(reading))
+    ssh.sends("a", msgspec.json.encode({**line, "schema": line["schema"] + 1, "moons": 3}) + b"\n")
+    assert "unknown  tune: rank 0 of 4" in vramtop("--once", "--host", "a", code=0).out
