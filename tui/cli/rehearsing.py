@@ -132,6 +132,8 @@ def what_is_known(loaded: LoadedJob, budget: Budget | None = None, need: str | N
     read = f"read from the {loaded.place or 'command line'}"
     first = f"Needs about {need}, {read}." if need else f"The program was {read}."
     unknown = loaded.unknown(budget)
+    if budget is not None and unknown == (budget.doubt,):
+        return (f"{first} {budget.doubt}",)
     more = [f"and {len(unknown) - _MOST_UNKNOWN} more"] if len(unknown) > _MOST_UNKNOWN else []
     listed = [f"- {each}" for each in (*unknown[:_MOST_UNKNOWN], *more)]
     return f"{first} Not known:", *listed

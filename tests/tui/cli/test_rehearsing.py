@@ -114,6 +114,17 @@ def test_a_read_program_whose_verdict_stays_open_shows_its_figure_and_asks(folde
     assert runs() == 0
 
 
+def test_a_program_of_which_all_was_read_is_asked_about_for_that_alone(folder, runs, answer, capsys) -> None:
+    whole = OPEN.replace(", optimizers=(optimizer(model), None)", "")
+    (folder / "whole.py").write_text(whole)
+    answer("n\n")
+    main(["fit", "--gpu-memory", "6", "--", str(folder / "python"), "whole.py"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "read from the command line. whole.py was read, not run: " in said
+    assert "Not known" not in said
+    assert runs() == 0
+
+
 @pytest.mark.parametrize("lines", ["n\n", ""])
 def test_a_no_and_no_answer_run_nothing(lines, folder, runs, answer, capsys) -> None:
     answer(lines)
