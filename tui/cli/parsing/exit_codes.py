@@ -67,7 +67,7 @@ OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
         ExitCode.NO: "it ran out of memory",
         ExitCode.CANNOT_TELL: "it could not run: the job is not supported, a process died, or time ran out",
     },
-    "history": {ExitCode.DONE: "listed or removed"},
+    "history": {ExitCode.DONE: "listed or removed", ExitCode.CANNOT_TELL: "the history cannot be read or written"},
     "stream": {ExitCode.DONE: "standard input or output was closed"},
     "record": {ExitCode.DONE: "recorded", ExitCode.CANNOT_TELL: "there was no reading"},
     "export": {**_UNTIL_INTERRUPTED, ExitCode.WRONG_INPUT: "wrong input, or vramtop cannot listen on the address"},
