@@ -123,6 +123,21 @@ def add_cut(tree: ast.Module, reader: Reader) -> None:
         notes.doubt(f"{where} is taken for what cuts sequences.", key="training.sequence_length")
 
 
+def add_cut_of_targets(tree: ast.Module, reader: Reader) -> None:
+    """Record to how many tokens targets are cut: ``tokenizer(text_target=..., max_length=128)``, or as ``labels``."""
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
+    found: list[ast.AST] = [each for each in calls if any(word.arg == "text_target" for word in each.keywords)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and "labels" in ast.unparse(node.targets[0]):
+            found += [each for each in ast.walk(node.value) if isinstance(each, ast.Call)]
+    cuts = [(node, cut) for node in found if (cut := _cut_of(node)) is not None]
+    sizes = {getattr(cut, "value", reader.module.names.get(getattr(cut, "id", ""))) for _, cut in cuts}
+    size = sizes.pop() if len(sizes) == 1 else None
+    if type(size) is int:
+        where = f"{reader.location(cuts[0][0])}: {short_text(cuts[0][0])}"
+        reader.notes.hints.setdefault(_TARGETS[0], Setting(value=size, origin=where))
+
+
 def _most_of_tokenizers(tree: ast.Module) -> Any:
     """Return the ``model_max_length`` that a script gives its tokenizers, if it is one number."""
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and "okenizer" in ast.unparse(node.func))

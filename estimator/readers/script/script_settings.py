@@ -25,6 +25,7 @@ from .models import BODY_NAMES, Model, Part, models_in
 from .named_settings import (
     SIZES,
     add_cut,
+    add_cut_of_targets,
     imported_names,
     lengths_of_generation,
     longer_cuts,
@@ -253,6 +254,7 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
         notes.doubt(doubt.sentence, key=key, asks=asks)
     no_lengths = lengths_of_generation(tree)
     add_cut(tree, reader)
+    add_cut_of_targets(tree, reader)
     calls = notes.hints
     _add_options(tree, reader, no_lengths)
     _read_optimizer(tree, notes, model)

@@ -60,7 +60,8 @@ def _failure(error: BaseException | None) -> str:
         return f"needs {error.name.partition('.')[0]}, which {sys.executable} does not have"
     has = loaded_versions().get("transformers", "")
     if (found := re.match(r"4\.(\d+)", has)) is not None and int(found[1]) < _LEAST_TRANSFORMERS:
-        return f"needs transformers 4.{_LEAST_TRANSFORMERS}, and {sys.executable} has {has}"
+        needs = f"that vramtop writes needs transformers 4.{_LEAST_TRANSFORMERS}"
+        return f"{needs}, and {sys.executable} has {has}; vramtop rehearse runs your own"
     frames = [each for each in traceback.extract_tb(error.__traceback__) if _is_own(each.filename)]
     line = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"fails with {type(error).__name__}: {' '.join(str(error).split())}{line}"

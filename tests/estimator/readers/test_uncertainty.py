@@ -364,13 +364,22 @@ def test_defaults_that_depend_on_a_version_that_is_not_known(tmp_path: Path) -> 
     assert unknown.device_bytes == new.device_bytes < old.device_bytes <= unknown.high_bytes
 
 
-def test_targets_are_as_long_as_the_script_cuts_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "cut",
+    [
+        "    found['labels'] = tokenizer(row['b'], max_length=max_target_length, truncation=True)['input_ids']\n",
+        "    labels = tokenizer(row['b'], max_length=128, truncation=True)\n",
+        "    more = tokenizer(text_target=row['b'], max_length=128, truncation=True)\n",
+    ],
+)
+def test_targets_are_as_long_as_the_script_cuts_them(tmp_path: Path, cut: str) -> None:
     (tmp_path / "t.py").write_text(
-        "from transformers import *\nmax_input_length = 512\nmax_target_length = 128\n"
+        "from transformers import *\nmax_input_length = 512\n"
+        f"{'max_target_length = 128' if 'max_target' in cut else ''}\n"
         "tokenizer = AutoTokenizer.from_pretrained('t5-small')\n"
         "def encode(row):\n"
         "    found = tokenizer(row['a'], max_length=max_input_length, truncation=True)\n"
-        "    found['labels'] = tokenizer(row['b'], max_length=max_target_length, truncation=True)['input_ids']\n"
+        f"{cut}"
         "    return found\n"
         "model = AutoModelForSeq2SeqLM.from_pretrained('t5-small')\n"
         "Seq2SeqTrainer(model, Seq2SeqTrainingArguments('o'), train_dataset=load().map(encode)).train()\n"
