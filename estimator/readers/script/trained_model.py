@@ -195,10 +195,9 @@ def decided_by_script(trained: _Trained, notes: Notes) -> set[str]:
     lengths = ("max_length", "max_seq_length") if by_trl else ()
     for name in [each for each in notes.written if each in names or each in lengths]:
         notes.assigned.setdefault(name, notes.written[name])
-    passed_over = names - notes.written.keys() - notes.assigned.keys()
-    own = options.declared.keys() - options.used
-    batches = {name for name in BATCHES[1:] if name in options.declared}
-    return passed_over & (_OF_LOADING | _OF_SHARDING | own | batches)
+    declared: set[str] = {*options.declared}
+    own = (declared - options.used) | (declared & {*BATCHES[1:]})
+    return (names - notes.written.keys() - notes.assigned.keys()) & (_OF_LOADING | _OF_SHARDING | own)
 
 
 def read_named_model(name: Setting, notes: Notes, tree: ast.Module) -> set[str]:

@@ -302,11 +302,10 @@ def make_trainer(call: Call, path: str, kind: Class | None = None) -> Any:
     trainer.read(call)
     notes.trainers.append(trainer)
     notes.called.add(name)
-    own = [each for each, value in kind.members.items() if isinstance(value, Function)] if kind is not None else []
-    notes.own_loss |= not {*own}.isdisjoint(_LOSS_METHODS) and method_of_class(name) is not None
-    for each in own if kind is not None else ():
-        if each in _METHODS:
-            is_plain = len(_PASSES.findall(ast.unparse(kind.members[each].node))) < 2
+    for each, value in kind.members.items() if kind is not None else ():
+        if kind is not None and isinstance(value, Function) and each in _METHODS:
+            notes.own_loss |= each in _LOSS_METHODS and method_of_class(name) is not None
+            is_plain = len(_PASSES.findall(ast.unparse(value.node))) < 2
             sentence = f"{call.run.location(kind.node)}: {kind.name}.{each} is not read."
             notes.doubt(sentence, key=_METHODS[each] if is_plain else None)
     if dot and root not in _LIBRARIES and not isinstance(trainer.arguments, Arguments | Parsed):
