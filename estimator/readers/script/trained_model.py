@@ -197,7 +197,8 @@ def decided_by_script(trained: _Trained, notes: Notes) -> set[str]:
         notes.assigned.setdefault(name, notes.written[name])
     declared: set[str] = {*options.declared}
     own = (declared - options.used) | (declared & {*BATCHES[1:]})
-    return (names - notes.written.keys() - notes.assigned.keys()) & (_OF_LOADING | _OF_SHARDING | own)
+    unused: set[str] = (_OF_LOADING | _OF_SHARDING | own) & (names - notes.written.keys() - notes.assigned.keys())
+    return unused
 
 
 def read_named_model(name: Setting, notes: Notes, tree: ast.Module) -> set[str]:
