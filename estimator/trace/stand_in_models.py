@@ -56,26 +56,17 @@ _TEXTS = {
 """Vocabulary and longest text, by model type, where a config leaves them to the defaults of its class."""
 _ENDS = ("t5", "mt5", "umt5", "longt5", "pegasus")
 """Model types whose tokenizers put a mark behind a text; those of encoders put one before and one behind it."""
-_PIECES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
-"""Names of sentencepiece's file, which slow tokenizers of transformers before 5 read."""
-_FREQUENT = (
-    "the",
-    "of",
-    "and",
-    "to",
-    "in",
-    "is",
-    "that",
-    "it",
-    "was",
-    "for",
-    "on",
-    "are",
-    "with",
-    "as",
-    "this",
-    "from",
-)
+_PIECES = {
+    **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "albert", "xlnet", "pegasus", "big_bird"), "spiece.model"),
+    **dict.fromkeys(("llama", "mistral", "mixtral", "gemma", "gemma2", "gemma3", "gemma3_text"), "tokenizer.model"),
+    **dict.fromkeys(("xlm-roberta", "camembert", "mbart", "m2m_100"), "sentencepiece.bpe.model"),
+    "phi3": "tokenizer.model",
+    "deberta-v2": "spm.model",
+}
+"""The file of sentencepiece that slow tokenizers of transformers before 5 read, by model type."""
+_FREQUENT = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "with", "as", "this",
+             "from")  # fmt: skip
+"""Words of synthetic texts."""
 _WORDS = {151_936: 151_665, 152_064: 151_665}
 """Words in Qwen's tokenizer by rows of the embedding, whose spare rows take the tokens that a program adds."""
 _PLAIN_MARKS = ("idefics3", "llava", "llava_onevision", "paligemma", "smolvlm")
@@ -222,8 +213,9 @@ def _with_tokenizer(config: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
     yield from ((path, msgspec.json.encode(value)) for path, value in files.items())
     yield "vocab.txt", "\n".join(words).encode()
     yield "merges.txt", b"#version: 0.2\n"
-    pieces = _sentencepiece(words[: size - len(_FREQUENT) - 1], {_TOKENS[each] for each in ("bos_token", "eos_token")})
-    yield from ((name, pieces) for name in _PIECES)
+    if (name := _PIECES.get(kind)) is not None:
+        controls = {_TOKENS[each] for each in ("bos_token", "eos_token")}
+        yield name, _sentencepiece(words[: size - len(_FREQUENT) - 1], controls)
 
 
 def _longest(kind: str, positions: int) -> int:
