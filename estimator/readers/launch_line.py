@@ -180,7 +180,7 @@ def tool_of_line(argv: Sequence[str]) -> str | None:
 
 
 def _with_started_tool(program: Program) -> tuple[Program, Mapping[str, AssumedVersion]]:
-    """Return the program, or the tool that its script merely starts, with the versions that are assumed."""
+    """Return the program, or the tool that its script only starts, and the library versions assumed for it."""
     started = find_started_tool(program.launch, program.filesystem)
     if started is None:
         return program, {}
@@ -462,7 +462,8 @@ def _read_script(
     if program.pid is None:
         program.findings.script = program.launch.program_name
     elif not program.reported:  # what it holds is seen, so that its range stays as narrow as its settings are known
-        program.findings.warn(f"{program.launch.program_name} was read, not run: one in five such budgets is wrong.")
+        sentence = "was read, not run: of such budgets without another warning, one in five was wrong."
+        program.findings.warn(f"{program.launch.program_name} {sentence}")
     return read
 
 

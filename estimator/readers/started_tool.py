@@ -96,7 +96,7 @@ def _with_command(launch: Launch, command: str) -> Launch:
 
 _HARMLESS = ("os", "sys", "warnings", "logging", "multiprocessing", "dotenv", "print", "faulthandler", "exit")
 _RUNNERS = ("fire", "typer", "jsonargparse", "asyncio")
-"""Modules whose functions call what they are given."""
+"""Modules with functions that call the function they are given, as ``fire.Fire(main)`` does."""
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     unread: bool
     """The script passes settings in place of its command line: they are not read."""
     other_line: int | None
-    """The first line that does something else than to start the tool; None: there is none."""
+    """The first line that does more than start the tool; None: there is none."""
 
 
 def _find_entry(tree: ast.Module, function: re.Pattern[str]) -> _Entry | None:

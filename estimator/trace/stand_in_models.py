@@ -220,7 +220,8 @@ def _with_tokenizer(config: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
 
 def _longest(kind: str, positions: int) -> int:
     """Return the longest text of a tokenizer; of RoBERTa and its like no token takes the first two positions."""
-    return positions - 2 if positions in (514, 1026, 4098) and kind != "gpt2" else positions
+    skips_two = "roberta" in kind or kind in ("camembert", "longformer", "mpnet")
+    return positions - 2 if skips_two else positions
 
 
 def _sentencepiece(words: Sequence[str], controls: Collection[str]) -> bytes:

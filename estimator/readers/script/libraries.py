@@ -45,7 +45,7 @@ _GROUPS = scripts().names["groups"]
 _AVERAGES = re.compile(r"(?i)ema|ema.?(model|v\d|params)?|.*exponentialmovingaverage|averagedmodel|modelema\w*|.*_ema")
 """Classes that keep an average of a model's weights."""
 _CUTS_GRAPH = re.compile(r"no_grad|detach|inference_mode|requires_grad|checkpoint")
-"""Words in the source of a class by which it may train only part of the model."""
+"""Words in a class's source that suggest it trains only part of the model."""
 _RUNNERS = ("Fire", "notebook_launcher", "spawn", "Process", "start_processes", "debug_launcher", "cli")
 _PARSERS = ("HfArgumentParser", "TrlParser", "ArgumentParser", "H4ArgumentParser")
 _USUAL_TORCH = "2.13.0"

@@ -387,7 +387,7 @@ _DECISIVE = {
     *(*library("transformers").key, *MEMORY_ARGUMENTS, *LENGTH_ARGUMENTS, UNKNOWN_TABLE),
     *(each for names in SIZES.values() for each in names),
 }
-"""Options and arguments without whose values the estimate may be about another job."""
+"""Options and arguments that make a job what it is: if one is unknown, the estimate may be of another job."""
 _HAVE_DEFAULTS = {*library("transformers").key} - {*SIZE_ARGUMENTS, *LENGTH_ARGUMENTS}
 
 

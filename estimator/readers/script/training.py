@@ -302,12 +302,13 @@ def make_trainer(call: Call, path: str, kind: Class | None = None) -> Any:
     trainer.read(call)
     notes.trainers.append(trainer)
     notes.called.add(name)
-    for each, value in kind.members.items() if kind is not None else ():
-        if kind is not None and isinstance(value, Function) and each in _METHODS:
-            notes.own_loss |= each in _LOSS_METHODS and method_of_class(name) is not None
-            is_plain = len(_PASSES.findall(ast.unparse(value.node))) < 2
-            sentence = f"{call.run.location(kind.node)}: {kind.name}.{each} is not read."
-            notes.doubt(sentence, key=_METHODS[each] if is_plain else None)
+    if kind is not None:
+        for each, value in kind.members.items():
+            if isinstance(value, Function) and each in _METHODS:
+                notes.own_loss |= each in _LOSS_METHODS and method_of_class(name) is not None
+                is_plain = len(_PASSES.findall(ast.unparse(value.node))) < 2
+                sentence = f"{call.run.location(kind.node)}: {kind.name}.{each} is not read."
+                notes.doubt(sentence, key=_METHODS[each] if is_plain else None)
     if dot and root not in _LIBRARIES and not isinstance(trainer.arguments, Arguments | Parsed):
         notes.called.discard(name)
         call.doubt(f"vramtop does not know the trainer {path} and does not follow it.")

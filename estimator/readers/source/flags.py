@@ -12,7 +12,7 @@ IGNORED_FLAGS = re.compile(
     r"\w*_?(data|files?|path_to_data)|num_?train_?epochs|epochs|max_?steps|weight_?decay|local_?rank|hostfile|tag\w*|"
     r"(python|ld_library)_?path)"
 )
-"""Flags on which the memory of a GPU does not depend: whatever their value is."""
+"""Flags that never change the memory of a GPU, whatever their value."""
 
 
 def is_flag(token: str) -> bool:

@@ -139,13 +139,13 @@ def read_shell_script(
         )
         if nested is not None:
             return replace(nested, scripts=(path, *nested.scripts))
-    words, unknown = _known_words(chosen, Path(line[at]))
+    unknown = _unknown_value(chosen, Path(line[at]))
     exported = [
         f"{name}={value}" for name, value in {**set_before, **script.exported}.items() if not _OPEN.search(value)
     ]
     own = sorted(_without_ignored(chosen.words))
     return ScriptLaunch(
-        words=(*exported, *script.of_slurm(words)),
+        words=(*exported, *script.of_slurm(chosen.words)),
         folder=chosen.folder,
         place=f"{path.name}, line {chosen.line}",
         others=tuple(each.line for each in found if sorted(_without_ignored(each.words)) != own),
@@ -199,8 +199,8 @@ def _without_ignored(words: Sequence[str]) -> Iterator[str]:
     return (word for at, word in enumerate(words) if word.startswith("-") or not _is_ignored(words, at))
 
 
-def _known_words(command: _Command, path: Path) -> tuple[tuple[str, ...], str | None]:
-    """Return the words of a command, and a sentence on one that is not known if memory does not depend on it.
+def _unknown_value(command: _Command, path: Path) -> str | None:
+    """Return a sentence on a word of a command that is not known and on which memory does not depend; None: all are.
 
     Raises:
         InputError: one depends on what is not known, and the memory on it.
@@ -220,7 +220,7 @@ def _known_words(command: _Command, path: Path) -> tuple[tuple[str, ...], str | 
         sentence = f"{path}, line {command.line}: the value of {what} is not known; give {give}the launch line after --"
         if not _is_ignored(command.words, at):
             raise InputError(sentence)
-    return command.words, sentence
+    return sentence
 
 
 def _has_shebang(path: Path) -> bool:

@@ -296,7 +296,7 @@ class _CpuCounter(_PhaseCounter, TorchDispatchMode):  # type: ignore[misc] # tor
         return self._live, None
 
     def retries(self) -> int | None:
-        """Return None: there is no cache."""
+        """Return None: the CPU has no caching allocator that could retry."""
         return None
 
     def allocator(self) -> dict[str, Any] | None:

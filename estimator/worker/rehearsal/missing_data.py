@@ -51,10 +51,9 @@ _OF_TRAINERS = {
 _LIBRARIES = {"trl", "transformers", "datasets", "peft", "accelerate", "diffusers"}
 """Packages whose source knows columns of all data sets, also where they lie beside the program."""
 _OF_BUILDERS = {"imagefolder": ("image", "label"), "audiofolder": ("audio", "label"), "text": ("text",)}
-_PAIR = ("sentence1", "sentence2")
 _OF_GLUE = {
     **dict.fromkeys(("cola", "sst2"), ("sentence",)),
-    **dict.fromkeys(("mrpc", "stsb", "rte", "wnli"), _PAIR),
+    **dict.fromkeys(("mrpc", "stsb", "rte", "wnli"), ("sentence1", "sentence2")),
     **dict.fromkeys(("mnli", "ax"), ("premise", "hypothesis")),
     "qqp": ("question1", "question2"),
     "qnli": ("question", "sentence"),

@@ -241,7 +241,7 @@ class _Loop:
     at: int
     """Index in the shallowest sequence before which its rounds are inserted."""
     tokens: tuple[int, ...]
-    """Tokens of one round."""
+    """The stretch itself; each repetition is called a round."""
 
 
 def _find_loops(before: list[int], after: list[int]) -> list[_Loop] | None:

@@ -258,7 +258,7 @@ def _termination_status(termination: ProcessTermination, refused: str | None) ->
 
 
 def _still_running_text(termination: ProcessTermination) -> str:
-    """Return the state of a process that has not ended after a signal."""
+    """Say what holds up a process that has been sent a signal and has not ended."""
     signal = termination.sent.name if termination.sent else "SIGTERM"
     hindrance = {
         None: "",

@@ -1,4 +1,4 @@
-"""Views of the process table: runs, which of them are unfolded, a tree of processes below their parents, or a list."""
+"""Views of the process table: by run (each folded or unfolded), as a tree of processes, or as a list."""
 
 from __future__ import annotations
 
