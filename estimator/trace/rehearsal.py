@@ -94,7 +94,8 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _steps(answer: RehearsalAnswer) -> str:
-    return ", ".join(f"{each.steps} steps of {each.optimizer}" for each in answer.steps) or "no optimizer step"
+    counts = (f"{each.steps} step{'' if each.steps == 1 else 's'} of {each.optimizer}" for each in answer.steps)
+    return ", ".join(counts) or "no optimizer step"
 
 
 def rehearse_job(
@@ -542,7 +543,8 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, start: _Start) ->
         failed = f"the program failed during the rehearsal, at {answer.line}: {_error(answer)}"
         return f"{failed}{_reason(answer, start)}"
     if answer.ended == "exit":
-        return f"the program ended with {_ending(run)} before an optimizer stepped"
+        when = f"after {_steps(answer)}" if answer.steps else "before an optimizer stepped"
+        return f"the program ended with {_ending(run)} {when}"
     if answer.phases:
         return "the program trained without putting anything on the GPU that it found, so there is nothing to predict"
     if answer.ended == "time":

@@ -57,6 +57,8 @@ class Afterwards:
         self.has_ended_epoch = False
         """A data loader was ended early: what counts on a whole epoch may fail for that alone."""
         self.backward_passes = 0
+        self._trainer_ends = False
+        """transformers' Trainer has taken its last step, perhaps before as many as were asked for."""
         self._gpus = gpus
         self._wanted = steps
         self._habits: dict[Any, set[int]] = {}
@@ -196,8 +198,8 @@ class Afterwards:
             epoch, steps, passes, given = getattr(self_, "_vramtop_seen", fresh)
             if epoch != self._own_epochs:
                 epoch, steps, passes, given = fresh
-            is_spent = steps < self._steps or (given >= _BATCHES and passes == self.backward_passes)
-            if self.has_begun and is_spent:
+            is_evaluation = given >= _BATCHES and passes == self.backward_passes
+            if (self.has_begun and (steps < self._steps or is_evaluation)) or (self._trainer_ends and is_evaluation):
                 if steps == self._steps:
                     self._batches_left = _most(self._batches_left, self_, given)
                 self.has_ended_epoch = True
@@ -254,6 +256,7 @@ class Afterwards:
 
             def on_step_end(self_: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
                 control = decide(self_, args, state, control, **kwargs) or control
+                self._trainer_ends = control.should_training_stop
                 if self.has_begun:
                     evaluates = getattr(args, "eval_strategy", getattr(args, "evaluation_strategy", "no"))
                     control.should_evaluate |= evaluates != "no"

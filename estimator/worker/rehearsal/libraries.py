@@ -83,6 +83,14 @@ def find_stand_ins(ids: Mapping[str, str], module: ModuleType) -> None:
     for each in ("cached_file", "cached_files", "list_repo_templates"):
         if hasattr(module, each):
             setattr(module, each, change(getattr(module, each)))
+    hide_offline_mode(module)
+
+
+def hide_offline_mode(module: Any) -> None:
+    """Tell libraries alone that the hub is not asked: the program's user has not turned the network off."""
+    is_offline = getattr(module, "is_offline_mode", None)
+    if is_offline is not None:
+        module.is_offline_mode = lambda: sys._getframe(1).f_globals["__name__"] != "__main__" and is_offline()
 
 
 def name_classes(module: ModuleType) -> None:

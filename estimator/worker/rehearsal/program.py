@@ -36,7 +36,7 @@ from .afterwards import Afterwards, EpochEnds
 from .fake_gpu import Card, FakeGpus, is_own, program_frames, program_line
 from .handlers import is_caught
 from .imports import after_import
-from .libraries import build_without_weights, find_stand_ins, name_classes, trust_tokenizers
+from .libraries import build_without_weights, find_stand_ins, hide_offline_mode, name_classes, trust_tokenizers
 from .missing_data import MissingData, causes
 from .quantized import buffers_of, elements, keep_libraries_python, packed_sizes
 from .ranks import parallel_of
@@ -157,6 +157,7 @@ class Rehearsal:
         torch.autograd.backward = run_backward
         build_without_weights(self.gpus.doubts.add)
         if self.plan.get("stand_ins"):
+            after_import("huggingface_hub.constants", hide_offline_mode)
             after_import("transformers.utils.hub", partial(find_stand_ins, self.plan["stand_ins"]))
             after_import("transformers.models.auto.tokenization_auto", trust_tokenizers)
             after_import("transformers.models.auto.configuration_auto", name_classes)
@@ -509,16 +510,21 @@ def _missing_repository(error: BaseException | None) -> str | None:
     """Return the folder or name on the hub that is not on this machine, nor given by the hub; None: nothing is missing.
 
     huggingface_hub raises these errors, from functions that all call the name ``repo_id``; transformers 5 has its own
-    for processors, which only names it.
+    for processors, which only names it, and tokenizers of transformers 4 go on without their files until they need one.
     """
     for each in causes(error):
         if isinstance(each, OSError) and (said := _NOT_LOADED.match(str(each))) is not None:
             return said[1]
+        frames = [frame for frame, _ in traceback.walk_tb(each.__traceback__)]
         if type(each).__name__ in _NOT_GIVEN:
-            frames = [frame for frame, _ in traceback.walk_tb(each.__traceback__)]
             named = (frame.f_locals.get("repo_id") for frame in reversed(frames))
             if (found := next((name for name in named if isinstance(name, str)), None)) is not None:
                 return found
+        cache = os.environ.get("HF_HUB_CACHE", "")  # it is set where there are stand-ins
+        for name in (frame.f_locals.get("pretrained_model_name_or_path") for frame in frames if cache):
+            places = (Path(name), Path(cache, f"models--{name.replace('/', '--')}")) if isinstance(name, str) else ()
+            if places and not any(each.exists() for each in places):
+                return name
     return None
 
 

@@ -170,14 +170,20 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=64, n_head=2, vocab_size=1000))
 data = [{"input_ids": torch.arange(64), "labels": torch.arange(64)}] * 80
-args = TrainingArguments("out", per_device_train_batch_size=2, report_to=[], eval_steps=20, save_steps=20, SETTING)
+args = TrainingArguments("out", per_device_train_batch_size=2, per_device_eval_batch_size=1, report_to=[],
+                         eval_steps=20, save_steps=20, SETTING)
+calls = []
+model.register_forward_hook(lambda *_: calls.append(1))
 Trainer(model, args, train_dataset=data, eval_dataset=data).train()
+assert len(calls) < 20, "all batches of the evaluation"
 """
     both = rehearse([sys.executable, program(text.replace("SETTING", "eval_strategy='steps'"))])
     neither = rehearse([sys.executable, program(text.replace("SETTING", "save_strategy='no'"))])
     assert both.budget.phase("evaluation")
     assert both.budget.not_counted is None
     assert neither.budget.phase("evaluation") is None
+    short = rehearse([sys.executable, program(text.replace("SETTING", "eval_strategy='epoch', max_steps=1"))])
+    assert [each.steps for each in short.answer.steps] == [1]
 
 
 @pytest.mark.parametrize("method", first_quick(["formula", "traced"]))

@@ -48,6 +48,28 @@ def test_the_known_config_of_a_model_stands_in_for_it(program, own_cache: Path, 
     assert not own_cache.exists()
 
 
+OFFLINE = """
+from huggingface_hub import is_offline_mode, try_to_load_from_cache
+from transformers import AutoTokenizer
+AutoTokenizer.from_pretrained("prajjwal1/bert-tiny")
+assert not is_offline_mode(), "the user did not ask for that"
+
+class Slow:  # goes on without its files until it needs one, as slow tokenizers of transformers 4 do
+    @staticmethod
+    def from_pretrained(pretrained_model_name_or_path):
+        assert try_to_load_from_cache(pretrained_model_name_or_path, "vocab.json"), "no file"
+
+Slow.from_pretrained("gpt2")
+raise SystemExit(3)
+"""
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_second_model_has_a_stand_in_where_only_its_loader_fails(program) -> None:
+    with pytest.raises(CannotTellError, match="exit code 3"):
+        rehearse([sys.executable, program(OFFLINE)])
+
+
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(
     ("name", "kind"),
