@@ -133,7 +133,12 @@ def _processed_size(file: Path) -> tuple[int, int] | None:
 
 @functools.cache
 def _by_name() -> dict[str, NamedModel]:
-    return {word.casefold(): model for model in named_models() for word in (model.id, model.label, *model.aliases)}
+    found: dict[str, NamedModel] = {}
+    for model in named_models():
+        owner = model.id.rpartition("/")[0]
+        also = [f"{owner}/{each}" for each in model.aliases if "/" not in each]
+        found |= {word.casefold(): model for word in (model.id, model.label, *model.aliases, *also)}
+    return found
 
 
 def _numbers(text: str, most: int, example: str) -> list[int]:

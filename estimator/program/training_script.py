@@ -102,6 +102,8 @@ class How(NamedTuple):
     """Optimizer steps that it takes."""
     on_cpu: bool = False
     """It runs on the CPU, even where there is a GPU."""
+    transformers: str | None = None
+    """Version of transformers that it is written for; None: that of the job, else the latest."""
 
 
 def start_command(job: Job, file: str) -> str:
@@ -231,6 +233,7 @@ class TrainerScript:
         self._model = model
         self._stated = how.stated
         self._how = how
+        self._transformers = how.transformers or job.software.transformers
         self._trainer = trainer = _trainer(job)
         classes = (f"{trainer.library}.{trainer.name}", f"{trainer.library}.{trainer.settings}")
         self._imports = {"torch", "transformers.AutoConfig", *classes}
@@ -323,7 +326,7 @@ class TrainerScript:
         for each in ["model", *held]:
             yield f"{each} = {name}.from_config("
             yield "    config,"
-            name_of_dtype = "torch_dtype" if older(self._job.software.transformers, 4, 56) else "dtype"
+            name_of_dtype = "torch_dtype" if older(self._transformers, 4, 56) else "dtype"
             yield f"    {name_of_dtype}={dtype},{self._comment('training.precision', 'the type of the checkpoint')}"
             if self._job.model.attention != "sdpa":  # which transformers takes where a model has it
                 yield f"    attn_implementation={literal(self._job.model.attention)},"
@@ -388,7 +391,7 @@ class TrainerScript:
 
     def _layers_to_quantize(self) -> Iterator[str]:
         """Yield the beginning of a loop over the model's linear layers, with the ``weight`` of each."""
-        home = "integrations.bitsandbytes" if older(self._job.software.transformers, 5, 0) else "quantizers.base"
+        home = "integrations.bitsandbytes" if older(self._transformers, 5, 0) else "quantizers.base"
         self._imports |= {"transformers.pytorch_utils.Conv1D", f"transformers.{home}.get_keys_to_not_convert"}
         yield "kept = {*get_keys_to_not_convert(model), *(model._keep_in_fp32_modules or ())}"
         yield "for name, layer in list(model.named_modules()):"

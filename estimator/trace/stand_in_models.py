@@ -135,9 +135,6 @@ def _files(name: str) -> Iterator[tuple[str, bytes]]:
         yield from _pipeline(model)
     else:
         config = {**model.config}
-        if config["model_type"] in ("qwen2_vl", "qwen2_5_vl"):  # as on the hub, and all that transformers < 4.52 reads
-            rope = {"type": "mrope", "mrope_section": [16, 24, 24]}
-            config = {"rope_scaling": rope, **config.pop("text_config"), **config}
         yield from _with_tokenizer(config)
         sizes: dict[str, Any] = {"feature_size": bins} if (bins := config.get("num_mel_bins")) else {}
         vision = config.get("vision_config") or {}

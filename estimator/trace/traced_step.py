@@ -84,8 +84,9 @@ def trace_job(
         InputError: ``python`` does not exist.
         CannotTellError: no interpreter can run it, or tracing does not support the job.
     """
-    request = trace_request(job, model, allocator_conf)
+    trace_request(job, model)  # what has no script is refused before a process starts
     interpreter = choose_interpreter(python, os.environ)
+    request = trace_request(job, model, allocator_conf, transformers=interpreter.transformers)
     same = steps_take_same_memory(job, torch=interpreter.torch, transformers=interpreter.transformers)
     if not (same or any_version):
         raise CannotTellError(
@@ -95,8 +96,16 @@ def trace_job(
     return cached_request("traces", interpreter, request, Trace, _TIMEOUT_SECONDS)
 
 
-def trace_request(job: Job, model: ResolvedModel, allocator_conf: str | None = None) -> dict[str, Any]:
+def trace_request(
+    job: Job, model: ResolvedModel, allocator_conf: str | None = None, *, transformers: str | None = None
+) -> dict[str, Any]:
     """Return the worker's request for the trace of a job.
+
+    Args:
+        job: the job.
+        model: its config.
+        allocator_conf: the allocator's settings.
+        transformers: version for which the script is written.
 
     Raises:
         CannotTellError: no script stands for the job.
@@ -106,7 +115,8 @@ def trace_request(job: Job, model: ResolvedModel, allocator_conf: str | None = N
     *launcher, file = shlex.split(start_command(job, "train.py"))
     start = ["-m", "torch.distributed.run", *launcher[1:], file] if launcher[0] == "torchrun" else [file]
     code = model.code or own_optimizer_code(job)
-    text = training_script(msgspec.structs.replace(job, name="the job"), model, how=How(steps=_STEPS))
+    how = How(steps=_STEPS, transformers=transformers)
+    text = training_script(msgspec.structs.replace(job, name="the job"), model, how=how)
     return {
         "op": "trace",
         "script": {"text": text, "start": start, "gpus": gpus, "card": _CARD},

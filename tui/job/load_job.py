@@ -218,6 +218,8 @@ def _of_scripted_model(
         InputError: a flag means nothing for it.
         CannotTellError: no script stands for the job, or no Python has its libraries.
     """
+    from vramtop.estimator.program.training_script import How
+
     from .script_of_model import chosen_python, program_of_script, refuse_meaningless, script_of_model
 
     if given.method is not None:
@@ -241,13 +243,15 @@ def _of_scripted_model(
         loaded = _as_prepared(loaded)
     written = getattr(options, "out", None) or f"{model.label}.py"
     sizes = {key: value for key, (value, _) in given.inputs.items()}
-    script, command, notes = script_of_model(loaded.job, model, sizes, loaded.stated, written)
+    is_printed, python = options.command == "program", getattr(options, "python", None)
+    runs_it, transformers = (None, None) if is_printed and python is None else chosen_python(model, python)
+    how = How(loaded.stated, written, transformers=transformers)
+    script, command, notes = script_of_model(loaded.job, model, sizes, how)
     loaded = replace(loaded, script=script, notes=(*loaded.notes, *notes))
-    if options.command == "program":
+    if is_printed or runs_it is None:
         return replace(loaded, job=Job(name=model.label, program=Program(command=command)))
     options.rehearse = True  # the script is vramtop's own
-    python = chosen_python(model, getattr(options, "python", None))
-    return replace(loaded, job=program_of_script(loaded.job, script, command, written, python=python))
+    return replace(loaded, job=program_of_script(loaded.job, script, command, written, python=runs_it))
 
 
 def load_changed(options: argparse.Namespace, loaded: LoadedJob, changes: Mapping[str, Any]) -> Job:

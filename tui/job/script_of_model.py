@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,8 @@ def refuse_meaningless(keys: Mapping[str, str], label: str, *, has_length: bool)
         raise InputError(f"{flag} means nothing for {label}, whose training script is rehearsed; leave it out")
 
 
-def chosen_python(model: ScriptedModel, python: str | None) -> Path:
-    """Return the Python that runs a model's script.
+def chosen_python(model: ScriptedModel, python: str | None) -> tuple[Path, str | None]:
+    """Return the Python that runs a model's script, and its transformers; None: the script needs none.
 
     Args:
         model: the model.
@@ -59,11 +59,14 @@ def chosen_python(model: ScriptedModel, python: str | None) -> Path:
     Raises:
         CannotTellError: no Python has them.
     """
-    return model.python if isinstance(model, LibraryModel) else choose_interpreter(python, os.environ).path
+    if isinstance(model, LibraryModel):
+        return model.python, None
+    found = choose_interpreter(python, os.environ)
+    return found.path, found.transformers
 
 
 def script_of_model(
-    job: Job, named: ScriptedModel, sizes: Mapping[str, Any], stated: Collection[str], file: str
+    job: Job, named: ScriptedModel, sizes: Mapping[str, Any], how: How
 ) -> tuple[str, str, tuple[str, ...]]:
     """Return the training script of a described job, the command that starts it, and notes on what it assumes.
 
@@ -71,34 +74,33 @@ def script_of_model(
         job: of a model without a closed form.
         named: the model.
         sizes: of these, as the command line gives them.
-        stated: keys of the job that somebody gave.
-        file: name under which it is started.
+        how: how the script is written.
 
     Raises:
         InputError: the model takes no such input.
         CannotTellError: no script stands for the job.
     """
-    inputs, training, written = InputSizes(**sizes), job.training, How(stated, file)
+    inputs, training, stated = InputSizes(**sizes), job.training, how.stated or ()
     if isinstance(named, NamedModel):
         model = resolve_model(job.model)
         job = job_of_model(job, model)
-        text = media_script(job, model, sizes=inputs, processed=named.processed, how=written)
-        words, how = input_words(job, model, inputs, stated, named.processed), job.training.optimizer
+        text = media_script(job, model, sizes=inputs, processed=named.processed, how=how)
+        words, steps = input_words(job, model, inputs, stated, named.processed), job.training.optimizer
     else:
         if isinstance(named, LibraryModel):
-            text, words = image_script(job, named, sizes=inputs, how=written), image_words(named, inputs)
+            text, words = image_script(job, named, sizes=inputs, how=how), image_words(named, inputs)
         else:
-            text = diffusion_script(job, named, sizes=inputs, how=written)
+            text = diffusion_script(job, named, sizes=inputs, how=how)
             words = diffusion_words(named, inputs)
         optimizer = f"{training.optimizer}, " if "training.optimizer" in stated else ""
-        how = f"{optimizer}as {named.loop(adapts=job.lora is not None)} does"
+        steps = f"{optimizer}as {named.loop(adapts=job.lora is not None)} does"
         job = job_of_model(job, resolve_model(job.model))
     tuning = "all parameters" if job.lora is None else f"LoRA rank {job.lora.rank}"
     note = (
         f"There is no closed form for {job.label}: its training script was rehearsed ({training.micro_batch} x "
-        f"{words}, {tuning}, {job.training.precision}, {how}); vramtop program prints it."
+        f"{words}, {tuning}, {job.training.precision}, {steps}); vramtop program prints it."
     )
-    return text, start_command(job, file), (note,)
+    return text, start_command(job, how.file), (note,)
 
 
 _STEPS = 2

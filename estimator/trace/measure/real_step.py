@@ -80,8 +80,9 @@ def run_real_step(
         CannotTellError: the job cannot be measured here, a rank died, or it took too long.
     """
     environ = os.environ if environ is None else environ
-    script = _script(job, model, steps, device)
+    _script(job, model, steps, device, None)  # what cannot be measured is refused before a process starts
     interpreter = choose_interpreter(python, environ)
+    script = _script(job, model, steps, device, interpreter.transformers)
     with tempfile.TemporaryDirectory(prefix="vramtop-measure-") as folder, tempfile.TemporaryFile() as stderr:
         (Path(folder) / "train.py").write_text(script, encoding="utf-8")
         plan = {
@@ -107,7 +108,7 @@ def run_real_step(
         return run.result(device)
 
 
-def _script(job: Job, model: ResolvedModel, steps: int, device: Device) -> str:
+def _script(job: Job, model: ResolvedModel, steps: int, device: Device, version: str | None) -> str:
     """Return the job's script, for as many ranks as are run.
 
     Raises:
@@ -119,9 +120,8 @@ def _script(job: Job, model: ResolvedModel, steps: int, device: Device) -> str:
     if copies > 1 and job.parallel.sharding in ("hybrid", "hybrid_grad_op"):
         raise CannotTellError("FSDP1's hybrid sharding has a copy on each node, and this is one")
     parallel = msgspec.structs.replace(job.parallel, data_replicate=copies)
-    return training_script(
-        msgspec.structs.replace(job, parallel=parallel), model, how=How(steps=steps, on_cpu=device == "cpu")
-    )
+    how = How(steps=steps, on_cpu=device == "cpu", transformers=version)
+    return training_script(msgspec.structs.replace(job, parallel=parallel), model, how=how)
 
 
 def rank_count(job: Job) -> int:

@@ -20,6 +20,8 @@ _SAYS = re.compile(r"out.?of.?memory|(\b|_)oom(\b|_)|reduce_batch_size", re.IGNO
 _ENDS = frozenset(("exit", "_exit", "abort", "quit"))
 _ASKS = frozenset((importlib.util.__file__, "<frozen importlib.util>"))
 _ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_PLAIN = frozenset(("bool", "item", "equal", "allclose", "is_nonzero"))
+"""Functions that ask for a value inside of a comparison for equality, whose answer is not that of the comparison."""
 _TRY = (ast.Try, getattr(ast, "TryStar", ast.Try))
 
 
@@ -60,7 +62,9 @@ def _answers(file: str) -> dict[int, bool]:
             continue
         for part in each.test.values if isinstance(each.test, ast.BoolOp) else [each.test]:
             is_denied = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not)
-            if not isinstance(part, ast.Compare) or all(isinstance(each, _ORDER) for each in part.ops):
+            is_for_order = isinstance(part, ast.Compare) and all(isinstance(each, _ORDER) for each in part.ops)
+            calls = {_name(each.func) for each in ast.walk(part) if isinstance(each, ast.Call)}
+            if not isinstance(part, ast.Compare) or is_for_order or calls.isdisjoint(_PLAIN):
                 answers.update(dict.fromkeys(range(part.lineno, (part.end_lineno or 0) + 1), wanted != is_denied))
     return answers
 

@@ -369,3 +369,8 @@ def test_a_config_that_leaves_the_tokens_of_an_image_open_is_refused() -> None:
     unknown = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, config=config))
     with pytest.raises(InputError, match="does not state patch_size"):
         script_of(unknown)
+
+
+def test_another_name_may_have_its_owner_before_it() -> None:
+    assert find_named_model("facebook/wav2vec2-base") is find_named_model("wav2vec2") is not None
+    assert find_named_model("somebody/wav2vec2-base") is None

@@ -310,6 +310,7 @@ def test_the_argument_of_the_dtype_is_the_versions(version: str | None, name: st
         {"model": {"id": "gpt2"}, "software": {"transformers": version} if version else {}}, where=""
     )
     assert f"    {name}=torch." in script_of(job)
+    assert "    torch_dtype=torch." in script_of(job, transformers="4.45.2")  # of the Python that runs it
 
 
 @pytest.mark.parametrize(("version", "home"), [("4.57", "integrations.bitsandbytes"), ("5.0", "quantizers.base")])

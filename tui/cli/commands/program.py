@@ -1,6 +1,7 @@
 """``vramtop program JOB``: print the training script that a described job stands for."""
 
 import argparse
+import os
 from collections.abc import Sequence
 
 from vramtop.estimator.common.errors import ExitCode, InputError
@@ -8,6 +9,7 @@ from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.program.text_script import training_script
 from vramtop.estimator.program.training_script import How, start_command
+from vramtop.estimator.trace.interpreters import choose_interpreter
 
 from ...draw.text_output import detect_output
 from ...job.load_job import load_from_options
@@ -32,8 +34,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     else:
         model = resolve_model(loaded.job.model)
         job = job_of_model(loaded.job, model)
-        file = options.out or _NAME
-        script, command = training_script(job, model, how=How(loaded.stated, file)), start_command(job, file)
+        version = choose_interpreter(options.python, os.environ).transformers if options.python else None
+        how = How(loaded.stated, options.out or _NAME, transformers=version)
+        script, command = training_script(job, model, how=how), start_command(job, how.file)
     if options.out:
         write_out(options.out, script, overwrite=options.overwrite)
     if options.json:
