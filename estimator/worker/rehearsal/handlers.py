@@ -20,8 +20,8 @@ _SAYS = re.compile(r"out.?of.?memory|(\b|_)oom(\b|_)|reduce_batch_size", re.IGNO
 _ENDS = frozenset(("exit", "_exit", "abort", "quit"))
 _ASKS = frozenset((importlib.util.__file__, "<frozen importlib.util>"))
 _ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-_PLAIN = frozenset(("bool", "item", "equal", "allclose", "is_nonzero"))
-"""Functions that ask for a value inside of a comparison for equality, whose answer is not that of the comparison."""
+_REDUCES = frozenset(("all", "any", "sum", "prod", "min", "max", "amin", "amax", "mean", "argmin", "argmax"))
+"""Methods by which many values become one: what calls them asks the GPU, and other parts of a condition the host."""
 _TRY = (ast.Try, getattr(ast, "TryStar", ast.Try))
 
 
@@ -53,6 +53,7 @@ def answer_to_go_on(frame: Any) -> bool | None:
 def _answers(file: str) -> dict[int, bool]:
     """Return by line what the conditions of assertions have to be, and those of ``if`` before what ends a program."""
     answers: dict[int, bool] = {}
+    of_gpu: dict[int, bool] = {}
     for each in ast.walk(_tree(file)):
         if isinstance(each, ast.Assert):
             wanted = True
@@ -62,11 +63,12 @@ def _answers(file: str) -> dict[int, bool]:
             continue
         for part in each.test.values if isinstance(each.test, ast.BoolOp) else [each.test]:
             is_denied = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not)
-            is_for_order = isinstance(part, ast.Compare) and all(isinstance(each, _ORDER) for each in part.ops)
-            calls = {_name(each.func) for each in ast.walk(part) if isinstance(each, ast.Call)}
-            if not isinstance(part, ast.Compare) or is_for_order or calls.isdisjoint(_PLAIN):
-                answers.update(dict.fromkeys(range(part.lineno, (part.end_lineno or 0) + 1), wanted != is_denied))
-    return answers
+            lines = dict.fromkeys(range(part.lineno, (part.end_lineno or 0) + 1), wanted != is_denied)
+            if any(_name(each.func) in _REDUCES for each in ast.walk(part) if isinstance(each, ast.Call)):
+                of_gpu.update(lines)
+            elif not isinstance(part, ast.Compare) or all(isinstance(each, _ORDER) for each in part.ops):
+                answers.update(lines)
+    return {**answers, **of_gpu}
 
 
 def _is_guarded(frame: Any, catches: Callable[[ast.ExceptHandler], bool]) -> bool:

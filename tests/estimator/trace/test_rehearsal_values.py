@@ -112,7 +112,7 @@ GOES_ON = trains("out = net(torch.randn(512, 64).to(dev))\n{}\nout.square().mean
             "if not (out > 0).all(): raise ValueError('bad')",
             "if (out > 0).any() or (out < 0).any(): exit(1)",
             "if out.min() < -1 or out.max() > 1: raise ValueError('no picture')",
-            "if (out[:, 0] > 0).sum() != 512: raise ValueError('shapes')\n    assert out.argmax() == 3",
+            "if not out.is_cuda or (out[:, 0] > 0).sum() != 512 or out.ndim != 2: raise ValueError('shapes')",
             "torch._check_tensor_all_with(ValueError, out > 0)",
             "torch.autograd.set_detect_anomaly(True); assert torch.cuda.memory_stats()['segment.all.current'] >= 0",
             "if len(torch.unique(out.argmax(dim=1))) > 64: raise ValueError('more classes than there are')",
