@@ -1,11 +1,42 @@
-"""Versions of libraries: which are installed beside an interpreter, and how they compare; nothing is executed."""
+"""The Pythons that may run a job, and the versions of their libraries; nothing is executed."""
 
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+
+from .errors import InputError
+from .paths import expand_user, is_file, is_folder
 
 PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _DISTRIBUTION = re.compile(r"(?P<name>[A-Za-z0-9_.]+)-(?P<version>[^-]+)\.dist-info")
+
+
+def find_interpreters(python: str | None, environ: Mapping[str, str]) -> list[Path]:
+    """Return the Pythons to look at, best first: the one that the user named, else active environments, then this one.
+
+    Args:
+        python: value of ``--python``, which is then the only one.
+        environ: environment with VIRTUAL_ENV and CONDA_PREFIX.
+
+    Raises:
+        InputError: ``python`` does not exist.
+    """
+    if python is not None:
+        path = expand_user(python)
+        path = path / "bin" / "python" if is_folder(path) else path
+        if not is_file(path):
+            raise InputError(f"--python {python}: no such program; give the path of a Python that has torch")
+        return [path.absolute()]  # not resolved: a virtual environment's Python is a link out of it
+    return list(dict.fromkeys(path for path in _candidates(environ) if is_file(path)))
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if environ.get(variable):
+            yield Path(environ[variable]).absolute() / "bin" / "python"
+    if sys.executable:
+        yield Path(sys.executable)
 
 
 def package_folders(interpreter: Path) -> Iterator[Path]:

@@ -1,13 +1,12 @@
 """Finds a Python that can run the worker: one that has torch and transformers, neither of which is imported to see."""
 
 import os
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from ..common.errors import CannotTellError, InputError
-from ..common.paths import expand_user, is_file, is_folder
+from ..common.errors import CannotTellError
+from ..common.library_versions import find_interpreters
 from ..common.process_limit import ProcessLimitError
 from .installed_packages import Interpreter, packages_in
 from .start_python import left_out_folders
@@ -15,25 +14,6 @@ from .worker_pool import POOL
 from .worker_process import Worker
 
 PROBE_TIMEOUT_SECONDS = 20
-
-
-def find_interpreters(python: str | None, environ: Mapping[str, str]) -> list[Path]:
-    """Return the Pythons to probe, best first: the one that the user named, else active environments, then this one.
-
-    Args:
-        python: value of ``--python``, which is then the only one.
-        environ: environment with VIRTUAL_ENV and CONDA_PREFIX.
-
-    Raises:
-        InputError: ``python`` does not exist.
-    """
-    if python is not None:
-        path = expand_user(python)
-        path = path / "bin" / "python" if is_folder(path) else path
-        if not is_file(path):
-            raise InputError(f"--python {python}: no such program; give the path of a Python that has torch")
-        return [path.absolute()]  # not resolved: a virtual environment's Python is a link out of it
-    return list(dict.fromkeys(path for path in _candidates(environ) if is_file(path)))
 
 
 def choose_interpreter(python: str | None, environ: Mapping[str, str]) -> Interpreter:
@@ -83,11 +63,3 @@ def probe_interpreter(path: Path, *, lend: bool = False) -> Interpreter | None:
         if lend and POOL.adopt(python, worker):
             started.pop_all()
         return python
-
-
-def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        if environ.get(variable):
-            yield Path(environ[variable]).absolute() / "bin" / "python"
-    if sys.executable:
-        yield Path(sys.executable)

@@ -12,10 +12,11 @@ import msgspec
 import psutil
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.library_versions import find_interpreters
 from vramtop.estimator.common.process_limit import ProcessLimitError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.version import DISTRIBUTION
-from vramtop.estimator.trace.interpreters import find_interpreters, probe_interpreter
+from vramtop.estimator.trace.interpreters import probe_interpreter
 
 from ..host.cgroup import read_number
 from ..host.file_text import file_text

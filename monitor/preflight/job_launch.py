@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 import msgspec
 
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.library_versions import find_interpreters
 from vramtop.estimator.common.trust import find_program
 from vramtop.estimator.common.untrusted_files import open_file
 from vramtop.estimator.job.job import Job
@@ -17,7 +18,6 @@ from vramtop.estimator.readers.program.world_size import read_world_size
 from vramtop.estimator.readers.source.data_files import read_table
 from vramtop.estimator.readers.source.settings import LayeredSettings, SettingsLayer, as_int
 from vramtop.estimator.readers.tools.tool_registry import find_program_index, parse_launch, split_launch_line
-from vramtop.estimator.trace.interpreters import find_interpreters
 
 
 class JobInterpreter(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ from .read_job import (
     require_complete,
     written_job,
 )
-from .usual_sizes import with_sizes
+from .usual_sizes import with_older_libraries, with_sizes
 
 if TYPE_CHECKING:
     import argparse
@@ -218,6 +218,7 @@ def _of_scripted_model(
         InputError: a flag means nothing for it.
         CannotTellError: no script stands for the job, or no Python has its libraries.
     """
+    from vramtop.estimator.program.named_models import NamedModel
     from vramtop.estimator.program.training_script import How
 
     from .script_of_model import chosen_python, program_of_script, refuse_meaningless, script_of_model
@@ -236,14 +237,17 @@ def _of_scripted_model(
     typed = frozenset(changes) | named
     usual = {key: value for key, value in model.usual.items() if not (given.whole and key.startswith("lora."))}
     changes = {**{key: value for key, value in usual.items() if key not in named}, **changes}
-    job = given.complete(with_changes(Job(model=model.spec), changes, where="the command line"))
+    job = with_changes(Job(model=model.spec), changes, where="the command line")
     loaded = LoadedJob(job=job, typed=typed, notes=given.remarks)
+    is_printed, python = options.command == "program", getattr(options, "python", None)
+    if isinstance(model, NamedModel):
+        loaded = with_older_libraries(loaded, python)
+    loaded = replace(loaded, job=given.complete(loaded.job))
     loaded = _with_adapter_targets(loaded, changes)
     if given.adapts:
         loaded = _as_prepared(loaded)
     written = getattr(options, "out", None) or f"{model.label}.py"
     sizes = {key: value for key, (value, _) in given.inputs.items()}
-    is_printed, python = options.command == "program", getattr(options, "python", None)
     runs_it, transformers = (None, None) if is_printed and python is None else chosen_python(model, python)
     how = How(loaded.stated, written, transformers=transformers)
     script, command, notes = script_of_model(loaded.job, model, sizes, how)
@@ -297,12 +301,13 @@ def _load(
         loaded = _spread(from_launch_line(line, changes, python=python), changes, given, options)
         return require_complete(loaded, str(path), "with")
     try:
-        return LoadedJob(job=with_changes(from_model(named, changes), changes, where="the command line"))
+        loaded = LoadedJob(job=with_changes(from_model(named, changes), changes, where="the command line"))
     except InputError as error:
         if not is_file(path):
             raise
         kinds = f"a file that ends in {', '.join(JOB_SUFFIXES)}, a model, or a launch line after --"
         raise InputError(f"{error.message}; a job is {kinds}") from None
+    return with_older_libraries(loaded, getattr(options, "python", None))
 
 
 def _download(name: str, *, may_ask: bool, config: Mapping[str, Any] | None = None) -> str | None:

@@ -58,9 +58,9 @@ def _library_model(name: str, python: str | None) -> LibraryModel | None:
     Raises:
         CannotTellError: it is called like a vision model, and no Python has a library that builds it.
     """
+    from vramtop.estimator.common.library_versions import find_interpreters
     from vramtop.estimator.program.image_script import LibraryModel  # asks Pythons
     from vramtop.estimator.trace.installed_packages import image_model, is_built_by_name
-    from vramtop.estimator.trace.interpreters import find_interpreters
 
     spelled: tuple[str, ...] = (name,)
     if "-" in name and other_kind(name) == "vision":  # resnet-50, vit-base-patch16-224

@@ -21,7 +21,7 @@ from .load_job import load_from_options
 from .loaded_job import LoadedJob
 from .program_job import if_rehearsable, program_job, program_of_file, program_of_script
 from .read_job import JOB_SUFFIXES, NO_MODEL, PROGRAM_SUFFIXES, from_file, from_launch_line, from_model, is_shell_script
-from .usual_sizes import with_sizes
+from .usual_sizes import with_older_libraries, with_sizes
 
 _REHEARSAL = re.compile(r"(?:vramtop )?(?:rehearse|(?:fit|wait|run --fit) --rehearse) (?:-- )?")
 """The beginning of a line that rehearses a program."""
@@ -72,7 +72,8 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
     if not changes and (not is_folder(path) or is_file(path / PIPELINE)) and may_be_scripted(unquoted):
         return _with_flags([unquoted])
     job = with_changes(from_model(unquoted, changes), changes, where="what you give")
-    return with_sizes(LoadedJob(job=job, origins={"model.id": "as you gave it"}, typed=frozenset(changes)))
+    loaded = LoadedJob(job=job, origins={"model.id": "as you gave it"}, typed=frozenset(changes))
+    return with_sizes(with_older_libraries(loaded, None))
 
 
 def _with_flags(words: Sequence[str]) -> LoadedJob:

@@ -1,7 +1,9 @@
-"""The length of sequences, an engine's own sizes, and older libraries' attention, where nothing states them."""
+"""Sizes, versions of libraries and their attention, where nothing states them."""
 
+import os
 from typing import Any
 
+from vramtop.estimator.common.library_versions import find_interpreters, package_folders, versions_in
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import parse_assignment, with_changes
@@ -25,6 +27,38 @@ def with_sizes(loaded: LoadedJob) -> LoadedJob:
         wanted[ATTENTION] = usual("transformers", ATTENTION, versions)
     changes = {key: value for key, value in wanted.items() if key not in loaded.stated}
     return replace(loaded, job=with_changes(job, changes))
+
+
+_COUNTED = ("torch", "transformers", "peft", "trl", "bitsandbytes")
+_CURRENT = 5
+"""The major version of transformers whose behaviour is assumed where none is known."""
+
+
+def with_older_libraries(loaded: LoadedJob, python: str | None) -> LoadedJob:
+    """Return the job of a typed model with the versions of the Python that would run it, if they are older ones.
+
+    A job file states its versions itself: it means the same on every machine.
+
+    Args:
+        loaded: the job.
+        python: interpreter that the user named; None: the active environment's, or vramtop's own.
+
+    Raises:
+        InputError: ``python`` does not exist.
+    """
+    if loaded.job.software.transformers is not None:
+        return loaded
+    for path in find_interpreters(python, os.environ):
+        found = versions_in(package_folders(path))
+        if {"torch", "transformers"} <= found.keys():
+            if int(found["transformers"].partition(".")[0]) >= _CURRENT:
+                return loaded
+            software = loaded.job.software
+            has = {name: getattr(software, name) or found.get(name) for name in _COUNTED}
+            note = f"Counted with transformers {has['transformers']}, which {path} has."
+            job = replace(loaded.job, software=replace(software, **has))
+            return replace(loaded, job=job, notes=(*loaded.notes, note))
+    return loaded
 
 
 def usual_sizes(job: Job) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.trace.interpreters import choose_interpreter, find_interpreters, probe_interpreter
+from vramtop.estimator.common.library_versions import find_interpreters
+from vramtop.estimator.trace.interpreters import choose_interpreter, probe_interpreter
 
 
 @pytest.fixture

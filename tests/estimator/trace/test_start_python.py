@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from vramtop.estimator.common.library_versions import find_interpreters
 from vramtop.estimator.common.paths import JOB_FOLDERS, note_job_folder
-from vramtop.estimator.trace.interpreters import find_interpreters, probe_interpreter
+from vramtop.estimator.trace.interpreters import probe_interpreter
 from vramtop.estimator.trace.start_python import left_out_folders, safe_environment
 from vramtop.estimator.trace.worker_process import Worker
 

@@ -156,3 +156,34 @@ def test_a_rehearsed_program_is_copied_as_the_command_that_judges_it(tmp_path, m
     text = changed_settings_text(job, loaded, "rehearse python train.py --lr 1", gpus=2)
     wanted = "vramtop fit --rehearse --set program.steps=2 --gpu-type rtx-4090 --gpus 2 -- python train.py --lr 2"
     assert text.splitlines()[0] == wanted
+
+
+@pytest.mark.parametrize(
+    ("version", "words", "precision"),
+    [
+        ("4.52.4", [], "fp32"),
+        ("4.52.4", ["--dtype", "bf16"], "bf16"),
+        ("4.52.4", ["--set", "software.transformers=5.0"], "bf16"),
+        ("5.2.0", [], "bf16"),
+    ],
+)
+@pytest.mark.parametrize("active", [False, True])
+def test_a_typed_model_has_the_defaults_of_the_python_that_would_run_it(
+    folder, monkeypatch, version, words, precision, active
+):
+    packages = folder / "env" / "lib" / "python3.12" / "site-packages"
+    for name in ("torch-2.6.0+cu124", f"transformers-{version}", "peft-0.15.0"):
+        (packages / f"{name}.dist-info").mkdir(parents=True)
+    python = folder / "env" / "bin" / "python"
+    python.parent.mkdir()
+    python.touch()
+    if active:
+        monkeypatch.setenv("VIRTUAL_ENV", str(folder / "env"))
+    named = [] if active else ["--python", str(python)]
+    done = vramtop("estimate", "llama-3.2-1b", *words, *named, "--method", "formula", "--json")
+    found = json.loads(done.out)
+    assert found["job"]["training"]["precision"] == precision
+    is_counted = version.startswith("4") and "--set" not in words
+    assert any(f"transformers {version}, which {python} has" in each for each in found["notes"]) is is_counted
+    typed = load_from_text("llama-3.2-1b").job.software
+    assert (typed.peft == "0.15.0") is (active and version.startswith("4"))
