@@ -338,7 +338,7 @@ class TrainerScript:
                 # transformers 5 ties T5's head whatever the config says, but unties what a checkpoint holds apart
                 yield f"{each}.lm_head.weight = torch.nn.Parameter({each}.lm_head.weight.clone())  # a head of its own"
         if self._job.model.task in ("sequence-classification", "multiple-choice"):
-            yield "config.pad_token_id = config.pad_token_id or 0"
+            yield "model.config.pad_token_id = model.config.pad_token_id or 0"
         if self._job.strategy.fsdp and self._names_other_blocks and not self._job.parallel.fsdp_wrap_classes:
             yield "# blocks that accelerate can wrap: those that the model holds, without its input embeddings"
             yield "embeddings = model.get_input_embeddings()"

@@ -46,18 +46,19 @@ def with_older_libraries(loaded: LoadedJob, python: str | None) -> LoadedJob:
     Raises:
         InputError: ``python`` does not exist.
     """
-    if loaded.job.software.transformers is not None:
+    job = loaded.job
+    if job.software.transformers is not None or job.is_served or job.training.framework != "transformers":
         return loaded
     for path in find_interpreters(python, os.environ):
         found = versions_in(package_folders(path))
         if {"torch", "transformers"} <= found.keys():
             if int(found["transformers"].partition(".")[0]) >= _CURRENT:
                 return loaded
-            software = loaded.job.software
+            software = job.software
             has = {name: getattr(software, name) or found.get(name) for name in _COUNTED}
             note = f"Counted with transformers {has['transformers']}, which {path} has."
-            job = replace(loaded.job, software=replace(software, **has))
-            return replace(loaded, job=job, notes=(*loaded.notes, note))
+            counted = replace(job, software=replace(software, **has))
+            return replace(loaded, job=counted, notes=(*loaded.notes, note))
     return loaded
 
 
