@@ -44,7 +44,7 @@ from .bounds import (
     most_set_in_result,
     number_of_values,
 )
-from .handlers import answer_to_go_on, is_caught
+from .handlers import answer_to_go_on, is_caught, leaves_if_true
 from .kernels import kernel_of
 from .library_classes import as_fake_tensors, is_of_library
 from .python_operators import python_of
@@ -93,6 +93,7 @@ _COMPARE = {
     _ATEN.lt.Scalar: operator.lt,
     _ATEN.le.Scalar: operator.le,
 }
+_ANY = (_ATEN.any.default, _ATEN.any.dim, _ATEN.any.dims)
 _ALIKE = (_ATEN.equal.default, _ATEN.allclose.default)
 _UPDATE_SCALE = _ATEN._amp_update_scale_.default
 """``GradScaler.update``: the scale stays as it is, because no gradient is assumed to overflow."""
@@ -470,7 +471,7 @@ class FakeGpus(StorageTracker):
         return found if found is not None and writes == self._writes_into(tensor) else None
 
     def _follow(self, func: Any, operator: _Operator, args: Any, result: Any) -> None:
-        """Keep what is known of a router's choices, and the counts that equal shares give."""
+        """Keep what is known of a router's choices, the counts that equal shares give, and what asks for any value."""
         found, values = follow(func, args, result, self._routed)
         for each in (args[0], result) if operator.is_mutable else ():  # an argument ``out`` is the result
             if isinstance(each, FakeTensor) and (is_bounded(each) or hasattr(each, "routed")):
@@ -485,6 +486,8 @@ class FakeGpus(StorageTracker):
             self._are_shared |= result.says_shares
         elif self._are_shared and getattr(result, "constant", None) is not None:
             result.says_shares = any(getattr(each, "says_shares", False) for each in _tensors(args))
+        if func in _ANY:
+            result.is_any = True
 
     def _doubt_shares(self) -> None:
         sentence = f"{program_line()} distributes tokens by scores: each expert is assumed to get an equal share"
@@ -811,6 +814,10 @@ class FakeGpus(StorageTracker):
             assumed = getattr(args[0], "assumed", False)
             takes_most = takes_most and not assumed
             assumed = assumed or (takes_most and _GOES_ON in _text_of(line))
+            if getattr(args[0], "is_any", False) and not (
+                takes_most or asks_for_overflow
+            ):  # of many values one is true
+                assumed = not next(map(leaves_if_true, program_frames(sys._getframe(1))), False)
             if not (many or asks_for_overflow or takes_most) and self._is_told(args[0]):
                 word = "yes" if assumed else "no"
                 self.doubts.add(f"{line} branches on a value that is only known in a real run; {word} is assumed")

@@ -49,6 +49,22 @@ def answer_to_go_on(frame: Any) -> bool | None:
     return _answers(frame.f_code.co_filename).get(frame.f_lineno)
 
 
+def leaves_if_true(frame: Any) -> bool:
+    """Return True if the program leaves what it does where the condition at a frame's line is true, or repeats it."""
+    return frame.f_lineno in _leaving(frame.f_code.co_filename)
+
+
+@functools.lru_cache(maxsize=4096)
+def _leaving(file: str) -> frozenset[int]:
+    """Return the lines of conditions of loops, and of ``if`` before ``break``, ``return`` and the like."""
+    conditions = (
+        each.test
+        for each in ast.walk(_tree(file))
+        if isinstance(each, ast.While) or (isinstance(each, ast.If) and _way_out(each.body) is not None)
+    )
+    return frozenset(line for each in conditions for line in range(each.lineno, (each.end_lineno or 0) + 1))
+
+
 @functools.lru_cache(maxsize=4096)
 def _answers(file: str) -> dict[int, bool]:
     """Return by line what the conditions of assertions have to be, and those of ``if`` before what ends a program."""

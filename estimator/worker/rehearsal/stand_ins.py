@@ -104,7 +104,7 @@ def _nested_int(self: Any, *, coeff: int = 1) -> Any:
 
 def _nested_tensors() -> Iterator[tuple[Any, str, Any]]:
     """Yield what jagged nested tensors need whose values are on a GPU: for C++ they are on the host."""
-    from torch.nested._internal.nested_tensor import NestedTensor
+    from torch.nested._internal.nested_tensor import NestedTensor, get_tensor_symint
 
     make = torch.Tensor._make_wrapper_subclass
 
@@ -116,6 +116,7 @@ def _nested_tensors() -> Iterator[tuple[Any, str, Any]]:
     yield torch.Tensor, "_make_wrapper_subclass", staticmethod(make_subclass)
     yield NestedTensor, "device", property(lambda self: self._values.device)
     yield NestedTensor, "is_cuda", property(lambda self: self._values.is_cuda)
+    torch.Tensor.nested_int_memo = property(get_tensor_symint)  # of offsets on the host, which are moved to a GPU
 
 
 def _streams(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:

@@ -330,7 +330,7 @@ SEQUENCES = trains(
     """
 texts = [torch.randint(0, 100, (each,)) for each in (100, 200, 50, 300)]
 if sys.argv[1] == "jagged":
-    tokens = torch.nested.nested_tensor(texts, layout=torch.jagged, device="cuda")
+    tokens = torch.nested.nested_tensor(texts, layout=torch.jagged, device="cuda" if step else "cpu").to("cuda")
     found, wanted = net(tokens).values(), tokens.values()
 else:
     tokens = torch.cat(texts)[None].cuda()

@@ -126,6 +126,20 @@ def test_the_author_s_checks_of_values_pass(program, lines: str) -> None:
     assert not any("branches on a value" in each for each in found.answer.doubts)
 
 
+def test_one_of_many_values_is_true_unless_the_program_then_leaves(program) -> None:
+    lines = (
+        "some = (out > 0).any()",
+        "if some: kept = out * 2",
+        "assert kept.shape == out.shape",
+        "for turn in range(4):",
+        "    if (out > 1).any(): break",
+        "assert turn == 3",
+    )
+    found = rehearse([sys.executable, program(GOES_ON.format("\n    ".join(lines))), "cuda"])
+    assert {each.steps for each in found.answer.steps} == {3}
+    assert [each[-14:] for each in found.answer.doubts] == ["yes is assumed", " no is assumed"]
+
+
 def test_a_mask_that_is_written_into_at_known_places_has_as_many_elements_at_most(program) -> None:
     lines = (
         "chosen = torch.arange(512).cuda() < 42",
