@@ -1,4 +1,4 @@
-"""The Pythons that may run a job, and the versions of their libraries; nothing is executed."""
+"""Finds the Pythons that may run a job, and the versions of their libraries; nothing is executed."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ _DISTRIBUTION = re.compile(r"(?P<name>[A-Za-z0-9_.]+)-(?P<version>[^-]+)\.dist-i
 
 
 def find_interpreters(python: str | None, environ: Mapping[str, str]) -> list[Path]:
-    """Return the Pythons to look at, best first: the one that the user named, else active environments, then this one.
+    """Return candidate Pythons, best first: the one that the user named, else active environments, then this one.
 
     Args:
         python: value of ``--python``, which is then the only one.

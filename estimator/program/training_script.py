@@ -103,7 +103,7 @@ class How(NamedTuple):
     on_cpu: bool = False
     """It runs on the CPU, even where there is a GPU."""
     transformers: str | None = None
-    """Version of transformers that it is written for; None: that of the job, else the latest."""
+    """Version of transformers for which it is written; None: the one that the job states, else the latest."""
 
 
 def start_command(job: Job, file: str) -> str:

@@ -50,7 +50,7 @@ def refuse_meaningless(keys: Mapping[str, str], label: str, *, has_length: bool)
 
 
 def chosen_python(model: ScriptedModel, python: str | None) -> tuple[Path, str | None]:
-    """Return the Python that runs a model's script, and its transformers; None: the script needs none.
+    """Return the Python that runs a model's script, and its version of transformers; None: the script needs none.
 
     Args:
         model: the model.

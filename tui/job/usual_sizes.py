@@ -1,4 +1,4 @@
-"""Sizes, versions of libraries and their attention, where nothing states them."""
+"""Fills in what a typed model leaves open: sequence length, engine sizes, library versions and attention."""
 
 import os
 from typing import Any
@@ -30,14 +30,14 @@ def with_sizes(loaded: LoadedJob) -> LoadedJob:
 
 
 _COUNTED = ("torch", "transformers", "peft", "trl", "bitsandbytes")
-_CURRENT = 5
-"""The major version of transformers whose behaviour is assumed where none is known."""
+_OLD = ("2", "3", "4")
+"""Major versions of transformers whose defaults are not those that are assumed where no version is known."""
 
 
 def with_older_libraries(loaded: LoadedJob, python: str | None) -> LoadedJob:
-    """Return the job of a typed model with the versions of the Python that would run it, if they are older ones.
+    """Return a typed model's job with the library versions of its Python, if that has transformers 4 or older.
 
-    A job file states its versions itself: it means the same on every machine.
+    A job file states its own versions, so that it means the same on every machine.
 
     Args:
         loaded: the job.
@@ -52,7 +52,7 @@ def with_older_libraries(loaded: LoadedJob, python: str | None) -> LoadedJob:
     for path in find_interpreters(python, os.environ):
         found = versions_in(package_folders(path))
         if {"torch", "transformers"} <= found.keys():
-            if int(found["transformers"].partition(".")[0]) >= _CURRENT:
+            if found["transformers"].partition(".")[0] not in _OLD:
                 return loaded
             software = job.software
             has = {name: getattr(software, name) or found.get(name) for name in _COUNTED}

@@ -471,7 +471,7 @@ class FakeGpus(StorageTracker):
         return found if found is not None and writes == self._writes_into(tensor) else None
 
     def _follow(self, func: Any, operator: _Operator, args: Any, result: Any) -> None:
-        """Keep what is known of a router's choices, the counts that equal shares give, and what asks for any value."""
+        """Keep what is known of a router's choices and of counts that equal shares give; mark results of ``any``."""
         found, values = follow(func, args, result, self._routed)
         for each in (args[0], result) if operator.is_mutable else ():  # an argument ``out`` is the result
             if isinstance(each, FakeTensor) and (is_bounded(each) or hasattr(each, "routed")):
@@ -814,9 +814,8 @@ class FakeGpus(StorageTracker):
             assumed = getattr(args[0], "assumed", False)
             takes_most = takes_most and not assumed
             assumed = assumed or (takes_most and _GOES_ON in _text_of(line))
-            if getattr(args[0], "is_any", False) and not (
-                takes_most or asks_for_overflow
-            ):  # of many values one is true
+            if getattr(args[0], "is_any", False) and not (takes_most or asks_for_overflow):
+                # of many values one is usually true
                 assumed = not next(map(leaves_if_true, program_frames(sys._getframe(1))), False)
             if not (many or asks_for_overflow or takes_most) and self._is_told(args[0]):
                 word = "yes" if assumed else "no"

@@ -21,7 +21,7 @@ _ENDS = frozenset(("exit", "_exit", "abort", "quit"))
 _ASKS = frozenset((importlib.util.__file__, "<frozen importlib.util>"))
 _ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _REDUCES = frozenset(("all", "any", "sum", "prod", "min", "max", "amin", "amax", "mean", "argmin", "argmax"))
-"""Methods by which many values become one: what calls them asks the GPU, and other parts of a condition the host."""
+"""Reductions. The part of a condition that calls one reads a value from the GPU; other parts may be the host's."""
 _TRY = (ast.Try, getattr(ast, "TryStar", ast.Try))
 
 
@@ -50,13 +50,13 @@ def answer_to_go_on(frame: Any) -> bool | None:
 
 
 def leaves_if_true(frame: Any) -> bool:
-    """Return True if the program leaves what it does where the condition at a frame's line is true, or repeats it."""
+    """Return True if the condition at a frame's line leads to ``break``, ``return`` or ``raise``, or is a loop's."""
     return frame.f_lineno in _leaving(frame.f_code.co_filename)
 
 
 @functools.lru_cache(maxsize=4096)
 def _leaving(file: str) -> frozenset[int]:
-    """Return the lines of conditions of loops, and of ``if`` before ``break``, ``return`` and the like."""
+    """Return the lines of conditions of ``while``, and of ``if`` before ``break``, ``return`` or ``raise``."""
     conditions = (
         each.test
         for each in ast.walk(_tree(file))

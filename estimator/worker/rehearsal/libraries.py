@@ -87,10 +87,10 @@ def find_stand_ins(ids: Mapping[str, str], module: ModuleType) -> None:
 
 
 def hide_offline_mode(module: Any) -> None:
-    """Tell libraries alone that the hub is not asked: the program's user has not turned the network off."""
+    """Hide offline mode from the program: the rehearsal turned it on for the libraries, not the user."""
     is_offline = getattr(module, "is_offline_mode", None)
     if is_offline is not None:
-        module.is_offline_mode = lambda: sys._getframe(1).f_globals["__name__"] != "__main__" and is_offline()
+        module.is_offline_mode = lambda: sys._getframe(1).f_globals.get("__name__") != "__main__" and is_offline()
 
 
 def name_classes(module: ModuleType) -> None:
