@@ -33,6 +33,8 @@ from ...job.advice import Advice, EstimateJob
 from ...job.form.help_line import help_line
 from ...job.form.job_form import JobForm
 from ...job.form.model_input import ModelInput
+from ...job.loaded_job import LoadedJob
+from ...job.usual_sizes import with_older_libraries
 from ...keys import bind, shown_key
 from ...widgets.choice import Choice
 from ...widgets.keys_line import KeysLine
@@ -53,7 +55,6 @@ if TYPE_CHECKING:
     from vramtop.estimator.estimation import QuickEstimator
 
     from ...job.dialogs import OpenedJob
-    from ...job.loaded_job import LoadedJob
     from ..step.screen import LiveStepScreen
 
 FIT_KEYS: list[BindingType] = [
@@ -134,7 +135,9 @@ class FitCheckScreen(Screen[None]):
         on_close: Callable[[Job], None] = lambda _: None,
     ) -> None:
         super().__init__()
-        self._watchlist, self._initial = watchlist, initial or Job()
+        typed = with_older_libraries(LoadedJob(job=Job()), None)  # as a model on the command line is counted
+        self._watchlist, self._initial = watchlist, initial or typed.job
+        self._first_notes = typed.notes if initial is None else ()
         self._history = UndoHistory(self._initial)
         self._pinned = pinned
         """The pending version of the job: pinning again replaces it."""
@@ -176,6 +179,7 @@ class FitCheckScreen(Screen[None]):
     def on_mount(self) -> None:
         """Estimate the initial job."""
         self._pane.focus_form()
+        self._view.notes = self._first_notes
         self._start()
 
     def on_unmount(self) -> None:

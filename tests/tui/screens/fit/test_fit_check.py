@@ -81,6 +81,19 @@ async def test_a_new_board_and_typing_a_micro_batch_change_the_verdict(fit, watc
         assert "short 86.5" in text_of(screen, "#answer")
 
 
+async def test_a_model_typed_into_the_empty_form_has_the_versions_of_the_active_python(fit, tmp_path, monkeypatch):
+    for name in ("torch-2.6.0", "transformers-4.52.4"):
+        (tmp_path / "lib" / "python3.12" / "site-packages" / f"{name}.dist-info").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
+    async with fit(initial=None) as (screen, pilot):
+        await retype(pilot, screen, "model.id", MODEL)
+        await until_shown(pilot, lambda: screen.job is not None and screen.job.model.id == MODEL)
+        assert screen.job.software.transformers == "4.52.4"
+        assert any("Counted with transformers 4.52.4" in each for each in screen.query_one(VerdictView).notes)
+
+
 async def test_a_wrong_value_is_reported_below_its_field_and_the_last_verdict_is_marked_as_old(fit, board):
     async with fit(board) as (screen, pilot):
         view = screen.query_one(VerdictView)
