@@ -237,7 +237,10 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
     compiled = job.training.compile and not job.framework.transformer_engine
     masks = compiled and job.framework.trainer and job.model.attention == "sdpa"
     repeats_keys = (
-        job.framework.repeats_keys or job.versions.repeats_keys or masks  # a mask keeps sdpa from sharing keys itself
+        job.framework.repeats_keys
+        or job.versions.repeats_keys
+        or (job.framework.transformers_models and job.model.attention == "sdpa" and job.versions.repeats_keys_for_sdpa)
+        or masks  # a mask keeps sdpa from sharing keys itself
     )
     return LayerContext(
         arch=arch,
@@ -253,7 +256,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         asks_flash=job.model.attention in ("flash_attention_2", "flash_attention_3"),
         asks_sdpa=job.model.attention == "sdpa",
         eager_attention=eager,
-        math_attention=not repeats_keys and _uses_math_attention(job.model.attention, arch, job.widths),
+        math_attention=job.model.attention == "sdpa" and _uses_math_attention(arch, job.widths, copies=repeats_keys),
         masked_layers=_masked_layers(job, arch) if not eager else 0.0,
         tensor_parallel=parallel.tensor,
         residual_ranks=parallel.tensor if parallel.sequence_parallel else 1,
@@ -323,14 +326,14 @@ def uses_eager_attention(job: ResolvedJob, arch: Architecture) -> bool:
     return attention == "eager" or (attention == "sdpa" and (lacks_sdpa or is_too_old))
 
 
-def _uses_math_attention(attention: str, arch: Architecture, widths: Widths) -> bool:
-    """Return True if sdpa has no fused kernel: grouped heads in fp32, or Falcon's one key for all heads.
+def _uses_math_attention(arch: Architecture, widths: Widths, *, copies: bool) -> bool:
+    """Return True if sdpa has no fused kernel: grouped heads in fp32 without copies, or Falcon's one key for all heads.
 
     torch's flash kernel takes 16-bit types only, and its memory-efficient one no grouped heads (sdp_utils.cpp). Falcon
     leaves it to sdpa to broadcast its key, which no fused kernel does.
     """
     broadcasts = arch.family == "falcon" and arch.kv_heads == 1
-    return attention == "sdpa" and arch.kv_heads != arch.heads and (widths.compute == 4 or broadcasts)
+    return arch.kv_heads != arch.heads and (broadcasts or (widths.compute == 4 and not copies))
 
 
 def _masked_layers(job: ResolvedJob, arch: Architecture) -> float:

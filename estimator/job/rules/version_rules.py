@@ -174,6 +174,15 @@ class VersionRules:
     """torchtitan copies keys and values to all query heads (before 0.2.2; pull request 2259)."""
 
     @cached_property
+    def repeats_keys_for_sdpa(self) -> bool:
+        """Transformers copies keys and values to all query heads before it calls sdpa.
+
+        Since 4.54, with torch 2.5 or newer, sdpa groups the heads itself (``use_gqa_in_sdpa`` in
+        integrations/sdpa_attention.py, huggingface/transformers#39412).
+        """
+        return self.older("transformers", 4, 54) or self.older("torch", 2, 5)
+
+    @cached_property
     def adds_head_gradient_in_fp32(self) -> bool:
         """Liger-Kernel's fused linear loss casts each chunk's gradient of the head to fp32 (since 0.6.2, 2025-08).
 

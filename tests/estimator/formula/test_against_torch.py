@@ -130,6 +130,15 @@ def test_each_phase_lies_within_three_per_cent_of_what_torch_allocates(
     check_phases(budget, counted)
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_transformers_before_4_54_copies_keys_and_values_to_all_heads(budget_of, monkeypatch, precision: str) -> None:
+    monkeypatch.setattr("transformers.integrations.sdpa_attention.use_gqa_in_sdpa", lambda *_: False)
+    settings = {"training.precision": precision, "training.optimizer": "adamw"}
+    counted, _ = take_steps(LLAMA, settings)
+    shape: dict[str, Any] = {"training.micro_batch": BATCH, "training.sequence_length": LENGTH}
+    check_phases(budget_of(LLAMA, shape | settings | {"software.transformers": "4.53.3"}), counted)
+
+
 @pytest.mark.parametrize(
     ("task", "kind", "model_class", "head"),
     [
