@@ -13,7 +13,7 @@ def attention_per_token(context: LayerContext) -> float:
     arch, c, split = context.arch, context.widths.compute, context.tensor_parallel
     core = _kernel_per_token(context) + context.masked_layers * c * context.length
     fused = not (context.framework.fused_qkv or context.eager_attention or context.math_attention)
-    if arch.rules.fused_qkv_views and fused:
+    if arch.rules.fused_qkv_views and fused and not context.lays_heads_out:
         core += c * (arch.query_size + arch.key_size)
     core += _projection_input_per_token(context)
     if arch.rules.gathers_attention and context.follows_plan:
@@ -54,7 +54,8 @@ def _kernel_per_token(context: LayerContext) -> float:
     if context.repeats_keys:
         grouped = expanded
     # the kernel for fp32 lays its output out as needed
-    copied = arch.rules.copies_attention_output and context.trains_input("attention_out") and c != 4
+    copied = arch.rules.copies_attention_output or context.lays_heads_out
+    copied = copied and context.trains_input("attention_out") and c != 4
     copied = copied or context.copies_flash_output
     output = 4 * arch.heads + c * arch.attention_output_size * (2 if copied else 1)
     return c * grouped + output + context.masked_layers * c * (expanded - grouped)

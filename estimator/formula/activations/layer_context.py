@@ -113,6 +113,8 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     """Compiled blocks make such a mask each, from one of bools."""
     repeats_keys: bool = False
     """Keys and values are copied to all query heads."""
+    lays_heads_out: bool = False
+    """Each head's queries, keys and values are made contiguous, so attention's output is copied for its projection."""
     drops_adapter_input: bool = False
     """Adapters drop their input out: each saves what it reads, and a mask of one byte (``native_dropout``)."""
     separate_experts: bool = False
@@ -236,10 +238,11 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
     eager = uses_eager_attention(job, arch)
     compiled = job.training.compile and not job.framework.transformer_engine
     masks = compiled and job.framework.trainer and job.model.attention == "sdpa"
+    by_transformers = job.framework.transformers_models and job.model.attention == "sdpa"
     repeats_keys = (
         job.framework.repeats_keys
         or job.versions.repeats_keys
-        or (job.framework.transformers_models and job.model.attention == "sdpa" and job.versions.repeats_keys_for_sdpa)
+        or (by_transformers and job.versions.repeats_keys_for_sdpa)
         or masks  # a mask keeps sdpa from sharing keys itself
     )
     return LayerContext(
@@ -266,6 +269,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         rms_norm=norm_kind(job.framework, job.versions),
         compiled=compiled,
         repeats_keys=repeats_keys,
+        lays_heads_out=arch.causal and by_transformers and job.versions.lays_heads_out,
         masks_compiled=masks,
         masks_apart=masks and job.masks_blocks_apart,
         lora_rank=lora.rank if lora else None,

@@ -183,6 +183,14 @@ class VersionRules:
         return self.older("transformers", 4, 54) or self.older("torch", 2, 5)
 
     @cached_property
+    def lays_heads_out(self) -> bool:
+        """Transformers makes queries, keys and values contiguous before it calls sdpa (4.48 to 4.55).
+
+        Before 4.48 it did so only for a mask (integrations/sdpa_attention.py).
+        """
+        return self.older("transformers", 4, 56) and not self.older("transformers", 4, 48)
+
+    @cached_property
     def adds_head_gradient_in_fp32(self) -> bool:
         """Liger-Kernel's fused linear loss casts each chunk's gradient of the head to fp32 (since 0.6.2, 2025-08).
 

@@ -130,13 +130,20 @@ def test_each_phase_lies_within_three_per_cent_of_what_torch_allocates(
     check_phases(budget, counted)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_transformers_before_4_54_copies_keys_and_values_to_all_heads(budget_of, monkeypatch, precision: str) -> None:
+@pytest.mark.parametrize(("family", "precision"), [("llama", "bf16"), ("llama", "fp32"), ("gpt_neox", "bf16")])
+def test_transformers_4_53_copies_heads_before_sdpa(budget_of, monkeypatch, family: str, precision: str) -> None:
+    functions = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
+    today = functions["sdpa"]
+
+    def of_4_53(module: Any, *tensors: torch.Tensor | None, **settings: Any) -> Any:
+        return today(module, *(tensor if tensor is None else tensor.contiguous() for tensor in tensors), **settings)
+
+    monkeypatch.setitem(functions, "sdpa", of_4_53)
     monkeypatch.setattr("transformers.integrations.sdpa_attention.use_gqa_in_sdpa", lambda *_: False)
     settings = {"training.precision": precision, "training.optimizer": "adamw"}
-    counted, _ = take_steps(LLAMA, settings)
+    counted, _ = take_steps(CONFIGS[family], settings)
     shape: dict[str, Any] = {"training.micro_batch": BATCH, "training.sequence_length": LENGTH}
-    check_phases(budget_of(LLAMA, shape | settings | {"software.transformers": "4.53.3"}), counted)
+    check_phases(budget_of(CONFIGS[family], shape | settings | {"software.transformers": "4.53.3"}), counted)
 
 
 @pytest.mark.parametrize(
