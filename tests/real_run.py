@@ -14,19 +14,22 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from vramtop.estimator.worker.memory.convolutions import BACKWARD, FORWARD, Convolutions
-from vramtop.estimator.worker.memory.tracker import parts_of
+from vramtop.estimator.worker.memory.tracker import is_by_engine, parts_of
 from vramtop.estimator.worker.rehearsal.fake_gpu import Doubts
 from vramtop.estimator.worker.rehearsal.recurrent_kernels import recurrent_layers
 from vramtop.estimator.worker.replaced import replaced
 from vramtop.estimator.worker.rehearsal.cuda_kernels import cuda_kernels
-live, now, peak, stepping, gloo, convolutions = {}, 0, 0, 0, 0, Convolutions(has_tf32=True)
+live, made_by, now, peak, stepping, gloo, convolutions = {}, {}, 0, 0, 0, 0, Convolutions(has_tf32=True)
 HOST = {torch.ops.aten.zeros.default, torch.ops.aten.ones.default, torch.ops.aten.lift_fresh.default}
 def references(tensor):
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 ALONE = references(torch.empty(1))
+def node():
+    return getattr(torch._C._current_autograd_node(), "_sequence_nr", lambda: None)()
 def sums_in_place(func, first=None, second=None, *_):
     return (
         func is torch.ops.aten.add.Tensor and torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled()
+        and is_by_engine(sys._getframe(2)) and made_by.get(first.untyped_storage()._cdata) != node()
         and isinstance(second, torch.Tensor) and first.shape == second.shape
         and first.untyped_storage().nbytes() == first.nbytes and references(first) == ALONE
     )
@@ -43,7 +46,7 @@ class Count(TorchDispatchMode):
                 key, size = storage._cdata, -(-storage.nbytes() // 512) * 512
                 if stepping and func in HOST and not each.dim():
                     size = 0  # an optimizer counts its steps on the host
-                live[key] = size
+                live[key], made_by[key] = size, node()
                 now += size
                 peak = max(peak, now)
                 weakref.finalize(storage, free, key)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -33,6 +34,10 @@ PRECEDENCE = {
     )
 }
 """Order in which components claim a storage; the lowest rank wins."""
+_WORKER = __file__.rpartition("/memory/")[0]
+_DYNAMO, _AUTOGRAD = (f"{torch.__path__[0]}/{folder}/" for folder in ("_dynamo", "autograd"))
+_ENGINE = frozenset(("_engine_run_backward", "backward", "grad"))
+"""Functions of ``torch.autograd`` that call autograd's engine."""
 _FSDP1_PART = "_fsdp_wrapped_module"
 """In a path, the module inside of one that FSDP1 has wrapped."""
 CAST, SUM = torch.ops.aten._to_copy.default, torch.ops.aten.add.Tensor
@@ -68,6 +73,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         self._modules: list[str] = []
         self._backward_module = ""
         self._phase = ""
+        self._node = 0
+        """Number of the autograd node that made the last tensor."""
+        self._first_of_node = 0
+        """Number of the first record that this node made."""
         self._unlabelled: list[StorageRecord] = []
         """Records of this forward pass, or of this recomputation, that may turn out to be activations."""
 
@@ -241,10 +250,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         """Return True if autograd adds these two in place, as nothing else uses the first one's storage.
 
         It does so where no dispatch mode is active (``can_accumulate_inplace`` in
-        ``torch/csrc/autograd/input_buffer.cpp``).
+        ``torch/csrc/autograd/input_buffer.cpp``); a node's own sums, in Python or in C++, take memory.
         """
         return bool(
-            alpha == 1
+            is_by_engine(sys._getframe(1))
+            and not self._belongs_to_node(first)
+            and alpha == 1
             and not torch.is_grad_enabled()
             and isinstance(second, torch.Tensor)
             and first.layout is torch.strided
@@ -253,6 +264,14 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             and first.untyped_storage().nbytes() == first.numel() * first.element_size()
             and _references(first) == self._min_references
         )
+
+    def _belongs_to_node(self, tensor: Any) -> bool:
+        """Return True if the autograd node that runs made this tensor, and does not give one input two gradients."""
+        record, node = self._live.get(storage_of(tensor)._cdata), torch._C._current_autograd_node()
+        if record is None or record.number < self._first_of_node or node._sequence_nr() != self._node:
+            return False
+        inputs = [each for each in node.next_functions if each[0] is not None]
+        return len(set(inputs)) == len(inputs)
 
     def enter_backward(self, module: str) -> None:
         """Count what is made from now on as that of a module's backward pass; empty: of none."""
@@ -290,6 +309,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         )
         history.records.append(record)
         history.events.append(record.number + 1)
+        node = torch._C._current_autograd_node() if self._phase == "backward" else None
+        if node is not None and node._sequence_nr() != self._node:
+            self._node, self._first_of_node = node._sequence_nr(), record.number
         self._live[key] = record
         self._live_numbers.add(record.number)
         if key not in self._storages:
@@ -324,6 +346,14 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
                 if record.number in self._live_numbers:
                     _claim(record, "activations")
             self._unlabelled = []
+
+
+def is_by_engine(frame: Any) -> bool:
+    """Return True if autograd's engine, or a formula for gradients in C++, runs an operation."""
+    while frame is not None and frame.f_code.co_filename.startswith((_WORKER, _DYNAMO)):
+        frame = frame.f_back
+    code = getattr(frame, "f_code", None)
+    return code is not None and code.co_name in _ENGINE and code.co_filename.startswith(_AUTOGRAD)
 
 
 @cache

@@ -34,7 +34,7 @@ from ..memory.allocator_settings import AllocatorSettings
 from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Convolutions
 from ..memory.fake_results import new_bytes, shares_storage
 from ..memory.summary import allocator_events
-from ..memory.tracker import DEVICE, StorageTracker, parts_of, storage_of
+from ..memory.tracker import DEVICE, StorageTracker, is_by_engine, parts_of, storage_of
 from ..replaced import replaced
 from .bounds import (
     bounds_of_result,
@@ -116,9 +116,6 @@ _GOES_ON = "has_unfinished"
 """In their lines that generate on where it is true: those of a beam search."""
 _FOLDER = __file__.rpartition("/rehearsal/")[0]
 _TORCH = torch.__path__[0]
-_DYNAMO, _AUTOGRAD = f"{_TORCH}/_dynamo/", f"{_TORCH}/autograd/"
-_ENGINE = frozenset(("_engine_run_backward", "backward", "grad"))
-"""Functions of ``torch.autograd`` that call autograd's engine."""
 Card = SimpleNamespace
 """The program's GPU: ``name``, ``total_memory``, ``context`` and ``workspace`` (of cuBLAS; all bytes), ``capability``
 (major, minor)."""
@@ -293,7 +290,7 @@ class FakeGpus(StorageTracker):
         if self._makes_buckets == threading.get_ident() and func in _EMPTY and kwargs["dtype"].is_floating_point:
             return self.current
         latest = getattr(self._depth, "latest", HOST)
-        return latest if latest != HOST and _is_by_engine(sys._getframe(1)) else None
+        return latest if latest != HOST and is_by_engine(sys._getframe(1)) else None
 
     def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any, made_on: int | None) -> Any:
         """Run an operation that names a GPU, or has an argument there."""
@@ -796,7 +793,7 @@ class FakeGpus(StorageTracker):
         if constant is not None:
             return func(self.values_of(args[0]))
         line, dtype = program_line(), args[0].dtype
-        detects_anomalies = _is_by_engine(sys._getframe(1))  # the engine reads no values otherwise
+        detects_anomalies = is_by_engine(sys._getframe(1))  # the engine reads no values otherwise
         asks_for_overflow = not dtype.is_floating_point and (detects_anomalies or _asks_for_overflow(line))
         many = 0 if asks_for_overflow else self._count_alike(line)
         takes_most = line.rpartition(":")[0].endswith(_MOST_WITH_NO)
@@ -1002,17 +999,6 @@ def _text_of(line: str) -> str:
     name, _, number = line.rpartition(":")
     first = int(number or 0)
     return "".join(linecache.getline(name, first + at) for at in range(5))
-
-
-def _is_by_engine(frame: Any) -> bool:
-    """Return True if a formula for gradients in C++ runs an operation: zeros for one that is missing, mostly.
-
-    For C++ all tensors are on the host, and so are those that it makes like others.
-    """
-    while frame is not None and frame.f_code.co_filename.startswith((_FOLDER, _DYNAMO)):
-        frame = frame.f_back
-    code = getattr(frame, "f_code", None)
-    return code is not None and code.co_name in _ENGINE and code.co_filename.startswith(_AUTOGRAD)
 
 
 def _is_checked(frame: Any) -> bool:

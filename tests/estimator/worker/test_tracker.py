@@ -51,6 +51,37 @@ def twice(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return ((x * weight).relu() + weight.exp()).sum()
 
 
-@pytest.mark.parametrize("loss_of", [residual, shared, tied, twice])
+def squared(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """One node gives its input two gradients."""
+    left = x + weight
+    return (left * left).sum()
+
+
+def factored(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The formula for the gradient adds tensors that it made itself."""
+    return torch.linalg.cholesky(x @ x.T + weight + 1000 * torch.eye(SIZE)).exp().sum()
+
+
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        sigmoid = torch.sigmoid(x)
+        slope = sigmoid + x * sigmoid * (1 - sigmoid)
+        shifted = gradient + sigmoid
+        return slope * (shifted - sigmoid)
+
+
+def own(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Python's code for the gradient adds tensors."""
+    return Swish.apply(x @ weight).sum()
+
+
+@pytest.mark.parametrize("loss_of", [residual, shared, tied, twice, squared, factored, own])
 def test_gradients_are_added_up_as_autograd_does(loss_of) -> None:
     assert tracked_peak(loss_of) == pytest.approx(profiled_peak(loss_of), abs=BYTES / 8)
