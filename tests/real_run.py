@@ -34,6 +34,9 @@ def sums_in_place(func, first=None, second=None, *_):
         and first.untyped_storage().nbytes() == first.nbytes and references(first) == ALONE
     )
 class Count(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         global now, peak
         if sums_in_place(func, *args):

@@ -12,14 +12,14 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import FakeTensor, disable_fake_tensor_cache, in_kernel_invocation_manager
 
 MAX_ENTRIES = 50_000
 _VALUES = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _CPU, _STRIDED = torch.device("cpu"), torch.strided
 _TAGS = torch.Tag
 _UNSURE_TAGS = {_TAGS.data_dependent_output, _TAGS.dynamic_output_shape, _TAGS.inplace_view}
-_FRESH, _VIEW, _WRITTEN, _UNTOUCHED, _SILENT, _UNKNOWN = range(6)
+_FRESH, _VIEW, _WRITTEN, _UNTOUCHED, _SILENT, _OF_STORAGE, _UNKNOWN = range(7)
 _ENTRIES: dict[tuple[Any, ...], Any] = {}
 """Shape, stride, dtype and offset of each result, by operation and arguments; None: not kept."""
 
@@ -34,6 +34,9 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return func(*args, **kwargs)
     if kind == _SILENT:
         return None
+    if kind == _OF_STORAGE and (mode := _mode_of(args)) is not None:  # the mode's own cache would hold the storage
+        with disable_fake_tensor_cache(mode):
+            return func(*args, **kwargs)
     parts: list[Any] = [func, torch.get_default_dtype()]
     ignores_values = kind == _FRESH and any(map(_hides_values, args))
     named = [each for name in sorted(kwargs) for each in (name, kwargs[name])]
@@ -87,6 +90,8 @@ def shares_storage(func: Any) -> bool:
 def _kind(func: Any) -> int:
     """Return how an operation's results relate to its arguments, by its schema."""
     schema = getattr(func, "_schema", None)
+    if schema is not None and any(str(each.type) == "Storage" for each in schema.arguments):  # ``set_``
+        return _OF_STORAGE
     if schema is None or not isinstance(func, torch._ops.OpOverload) or _UNSURE_TAGS & set(func.tags):
         return _UNKNOWN
     if func.namespace == "profiler":  # reads and writes no tensor

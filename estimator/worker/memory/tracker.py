@@ -34,8 +34,10 @@ PRECEDENCE = {
     )
 }
 """Order in which components claim a storage; the lowest rank wins."""
-_WORKER = __file__.rpartition("/memory/")[0]
-_DYNAMO, _AUTOGRAD = (f"{torch.__path__[0]}/{folder}/" for folder in ("_dynamo", "autograd"))
+_TORCH = torch.__path__[0]
+_AUTOGRAD = f"{_TORCH}/autograd/"
+_AROUND_MODES = (__file__.rpartition("/memory/")[0], f"{_TORCH}/_dynamo/", f"{_TORCH}/_compile.")
+"""Files of functions that stand between autograd and a dispatch mode."""
 _ENGINE = frozenset(("_engine_run_backward", "backward", "grad"))
 """Functions of ``torch.autograd`` that call autograd's engine."""
 _FSDP1_PART = "_fsdp_wrapped_module"
@@ -350,7 +352,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
 
 def is_by_engine(frame: Any) -> bool:
     """Return True if autograd's engine, or a formula for gradients in C++, runs an operation."""
-    while frame is not None and frame.f_code.co_filename.startswith((_WORKER, _DYNAMO)):
+    while frame is not None and frame.f_code.co_filename.startswith(_AROUND_MODES):
         frame = frame.f_back
     code = getattr(frame, "f_code", None)
     return code is not None and code.co_name in _ENGINE and code.co_filename.startswith(_AUTOGRAD)

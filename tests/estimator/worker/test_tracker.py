@@ -85,3 +85,10 @@ def own(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("loss_of", [residual, shared, tied, twice, squared, factored, own])
 def test_gradients_are_added_up_as_autograd_does(loss_of) -> None:
     assert tracked_peak(loss_of) == pytest.approx(profiled_peak(loss_of), abs=BYTES / 8)
+
+
+def test_a_copy_s_storage_ends_when_it_is_replaced() -> None:
+    with FakeTensorMode(), StorageTracker() as tracker:
+        made = torch.empty(0).set_(torch.empty(SIZE).untyped_storage())  # as ``copy.deepcopy`` of a tensor does
+        made.data = made.data * 0.9
+    assert sum(1 if event > 0 else -1 for event in tracker.history.events) == 1
