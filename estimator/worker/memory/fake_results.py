@@ -12,7 +12,9 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, disable_fake_tensor_cache, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+
+from ..replaced import replaced
 
 MAX_ENTRIES = 50_000
 _VALUES = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -35,7 +37,7 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kind == _SILENT:
         return None
     if kind == _OF_STORAGE and (mode := _mode_of(args)) is not None:  # the mode's own cache would hold the storage
-        with disable_fake_tensor_cache(mode):
+        with replaced((mode, "cache_enabled", False)):
             return func(*args, **kwargs)
     parts: list[Any] = [func, torch.get_default_dtype()]
     ignores_values = kind == _FRESH and any(map(_hides_values, args))

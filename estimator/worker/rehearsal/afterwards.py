@@ -100,6 +100,12 @@ class Afterwards:
         self._left = optimizers * (self._wanted if events <= _LEAST_EVENTS else 1)
         self._most_events = events + max(_LEAST_EVENTS, events)
 
+    def start_over(self) -> None:
+        """Forget the steps so far: the program tries another size."""
+        self._steps, self._level, self._grows = 0, None, 0
+        self._habits.clear()
+        self._step_marks.clear()
+
     @property
     def is_over(self) -> bool:
         """True if nothing more is to be seen, or it takes too long."""

@@ -116,6 +116,8 @@ _GOES_ON = "has_unfinished"
 """In their lines that generate on where it is true: those of a beam search."""
 _FOLDER = __file__.rpartition("/rehearsal/")[0]
 _TORCH = torch.__path__[0]
+TRIED = "tried before"
+"""Phase of what a program tried until it caught an error about memory."""
 Card = SimpleNamespace
 """The program's GPU: ``name``, ``total_memory``, ``context`` and ``workspace`` (of cuBLAS; all bytes), ``capability``
 (major, minor)."""
@@ -733,6 +735,12 @@ class FakeGpus(StorageTracker):
         for each in self.memory.values():
             each.empty_cache()
         self._emptied.append(len(self.history.events))
+
+    def start_over(self) -> None:
+        """Leave what was allocated so far out of the figures, but for what is held still."""
+        for each in self.history.phases:
+            each.step, each.name = 0, TRIED
+        self.reserved = array("q", bytes(8 * len(self.reserved)))
 
     def look_at_fullest(self) -> dict[int, int]:
         """Let history and reserved bytes be those of the GPU that holds most; what others hold counts as elsewhere.

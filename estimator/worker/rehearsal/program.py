@@ -33,7 +33,7 @@ from ..memory.tracker import tensors_behind
 from ..replaced import replaced
 from ..request.protocol import loaded_versions
 from .afterwards import Afterwards, EpochEnds
-from .fake_gpu import Card, FakeGpus, is_own, program_frames, program_line
+from .fake_gpu import TRIED, Card, FakeGpus, is_own, program_frames, program_line
 from .handlers import is_caught
 from .imports import after_import
 from .libraries import build_without_weights, find_stand_ins, hide_offline_mode, name_classes, trust_tokenizers
@@ -47,6 +47,8 @@ from .uploads import keep_here
 
 MANY_STEPS = 20
 """Steps of one optimizer, as a multiple of those asked for, after which one that never stepped is not waited for."""
+MANY_TRIES = 30
+"""Errors about memory after which a program that catches them is not followed any more."""
 _MIN_VOCABULARY = 1000
 _TOLD_SECONDS, _TOLD_CHARACTERS, _TOLD_ENDS = 0.3, 80, 500
 _LEAST_AFTERWARDS = 10.0
@@ -85,6 +87,8 @@ class Rehearsal:
         self._optimizers: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
         """Number and type of each: one that the program drops is gone, with its states."""
         self._numbers = itertools.count()
+        self._tries = 0
+        """Errors about memory that the program has caught."""
         self._has_optimizer = False
         """The program has made an optimizer, which may be gone when it ends."""
         self._step = 0
@@ -218,8 +222,23 @@ class Rehearsal:
         return replaced((torch.nn.Module, "state_dict", state_dict), (self.gpus, "before_saving", self._before_saving))
 
     def _run_out(self, error: BaseException) -> None:
+        """Let the program catch an error about memory, and count what it tries next as if it had begun with that."""
         self._exit_line = program_line()
-        self._finish("error", error, code=1)
+        self._tries += 1
+        if self._after.has_begun or self._tries > MANY_TRIES:
+            self._finish("error", error, code=1)
+        if self._tries == 1:
+            self.gpus.doubts.add(
+                f"at {self._exit_line} the program runs out of the GPU's memory and catches the error ({error}): the "
+                "figure is that of the size with which it goes on, which may be another in a real run"
+            )
+        self._steps.clear()
+        self._step = 0
+        self._after.start_over()
+        self.gpus.start_over()
+        self._begin(TRIED)
+        kind = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
+        raise kind(f"CUDA out of memory. Tried to allocate more than is free: {error}") from None
 
     def _before_saving(self) -> None:
         if self._after.is_saving(self._step) and self._phase != "saving":
@@ -351,7 +370,7 @@ class Rehearsal:
         for parameter, state in optimizer.state.items():
             made = [leaf for leaf in tree_leaves(state) if isinstance(getattr(leaf, "_local_tensor", leaf), FakeTensor)]
             self.gpus.label(made, "optimizer", [self._names.get(id(parameter), "")] * len(made))
-        if self.may_catch_errors and is_caught(program_frames(sys._getframe(1))):
+        if self.may_catch_errors and not self._tries and is_caught(program_frames(sys._getframe(1))):
             self.gpus.doubts.add(
                 "the program catches errors about memory: a larger size that it tries after these steps is not counted"
             )

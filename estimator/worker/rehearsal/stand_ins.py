@@ -505,7 +505,8 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield FakeTensor, "numpy", lambda self, **_: gpus.values_of(self).numpy()
     yield FakeTensor, "__array__", lambda self, *args, **_: gpus.values_of(self).numpy()
     yield FakeTensor, "__format__", format_value
-    yield FakeTensor, "get_nested_int", _nested_int
+    if hasattr(FakeTensor, "get_nested_int"):  # since torch 2.5
+        yield FakeTensor, "get_nested_int", _nested_int
 
 
 def _with_numbers(data: Any) -> Any:
