@@ -31,7 +31,7 @@ def take_steps(
     """Run two training steps in a plain loop; return each phase's peak in the second, and the trained parameters."""
     fields = dict(config)
     made = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
-    made.use_cache, made.pad_token_id = False, 0
+    made.use_cache, made.pad_token_id = config.get("use_cache", False), 0
     task, precision = settings.get("model.task", "causal-lm"), settings["training.precision"]
     peaks: dict[str, int] = {}
     with FakeTensorMode(allow_non_fake_inputs=True), StorageCounter() as counter:

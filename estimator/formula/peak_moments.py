@@ -121,7 +121,7 @@ def _forward(rank: RankMemory) -> Iterator[_Moment]:
     """Yield the last block, the loss, and the end of the forward pass."""
     saved, buffers, recomputes = rank.saved, rank.buffers, rank.job.recomputes
     graph = saved.all_layers_bytes + saved.outside_blocks_bytes
-    activations = rank.stage.in_flight * graph + saved.previous_graph_bytes
+    activations = rank.stage.in_flight * graph + saved.previous_graph_bytes + rank.kv_cache
     kept = rank.forward_casts
     if saved.no_graph_bytes:  # blocks before the first one that trains
         yield _Moment(

@@ -95,10 +95,9 @@ class TrainingRun:
             return
         rank = in_evaluation(training, training.job.training.evaluation_batch)
         self.take_batches_of(rank)
-        cached = self.machine.take_all([rank.kv_cache / max(1, rank.stage.layers)] * rank.stage.layers)
         self._forward(graph=False)
         passed = [*self._loss, *self._head_casts] if rank.stage.last else []
-        self.machine.release([*cached, *self._outside, *passed, *self._held])
+        self.machine.release([*self._outside, *passed, *self._held])
         self._held = []
         self.take_batches_of(training)
 
@@ -107,6 +106,7 @@ class TrainingRun:
         layers, saved = rank.stage.layers, rank.saved
         communication.begin_forward()
         self._outside = machine.take_all(pieces(saved.outside_blocks_bytes, self._stream))
+        cached = machine.take_all([rank.kv_cache / max(1, layers)] * layers if rank.kv_cache else [])
         self._saved: list[list[int]] = []
         """What each block keeps, the first tensors of its MLP."""
         self._returned: list[int] = []
@@ -146,7 +146,7 @@ class TrainingRun:
         machine.release(self._returned)
         if rank.loss.cloned_bytes:
             cast += machine.take_all([self._logits(4 if rank.job.widths.mixed else rank.job.widths.compute)])
-        machine.release([*cast, *trained_casts])
+        machine.release([*cached, *cast, *trained_casts])
 
     def _unpack(self, block: int, *, mlp: bool | None = None) -> None:
         """Allocate and free the weights of quantized layers as they are multiplied, one after another."""

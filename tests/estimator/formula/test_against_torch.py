@@ -138,10 +138,15 @@ def test_transformers_4_53_copies_heads_before_sdpa(budget_of, monkeypatch, fami
     def of_4_53(module: Any, *tensors: torch.Tensor | None, **settings: Any) -> Any:
         return today(module, *(tensor if tensor is None else tensor.contiguous() for tensor in tensors), **settings)
 
+    def cache_of_4_53(layer: Any, keys: torch.Tensor, values: torch.Tensor, *_: Any, **__: Any) -> Any:
+        layer.keys, layer.values = keys, values
+        return keys, values
+
     monkeypatch.setitem(functions, "sdpa", of_4_53)
+    monkeypatch.setattr("transformers.cache_utils.DynamicLayer.update", cache_of_4_53)
     monkeypatch.setattr("transformers.integrations.sdpa_attention.use_gqa_in_sdpa", lambda *_: False)
     settings = {"training.precision": precision, "training.optimizer": "adamw"}
-    counted, _ = take_steps(CONFIGS[family], settings)
+    counted, _ = take_steps(CONFIGS[family] | {"use_cache": True}, settings)
     shape: dict[str, Any] = {"training.micro_batch": BATCH, "training.sequence_length": LENGTH}
     check_phases(budget_of(CONFIGS[family], shape | settings | {"software.transformers": "4.53.3"}), counted)
 
