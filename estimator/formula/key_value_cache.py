@@ -13,7 +13,7 @@ _PREFILL_TOKENS_LARGE_GPU = 8192
 
 
 def key_value_cache_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> int:
-    """Bytes of the keys and values of every token and layer that inference keeps, or training until the loss is there."""
+    """Bytes of the keys and values of all tokens and layers that inference keeps, or training until the loss is there."""
     if not arch.has_vocab_head or arch.task == "masked-lm":
         return 0
     if job.trains:

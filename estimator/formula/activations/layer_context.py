@@ -294,18 +294,21 @@ def run_context(context: LayerContext, stage: Stage, run: BlockRun) -> LayerCont
 
 
 _SDPA_SINCE = {
-    **dict.fromkeys(("phi", "mixtral"), (4, 40)),
+    "mixtral": (4, 37),
+    **dict.fromkeys(("phi", "stablelm"), (4, 39)),
     **dict.fromkeys(("bert", "vit", "wav2vec2"), (4, 41)),
     **dict.fromkeys(("gpt2", "gpt_neox"), (4, 42)),
-    **dict.fromkeys(("roberta", "albert", "xlm-roberta", "camembert", "mbart"), (4, 45)),
-    **dict.fromkeys(("m2m_100", "phi3"), (4, 45)),
-    **dict.fromkeys(("biogpt", "distilbert", "opt"), (4, 46)),
-    **dict.fromkeys(("pegasus", "marian"), (4, 57)),
-    **dict.fromkeys(("t5", "mt5"), (5, 0)),
+    **dict.fromkeys(("roberta", "albert", "xlm-roberta", "xlm-roberta-xl", "camembert", "mbart"), (4, 45)),
+    **dict.fromkeys(("biogpt", "m2m_100", "phi3"), (4, 45)),
+    **dict.fromkeys(("distilbert", "opt"), (4, 46)),
+    **dict.fromkeys(("pegasus", "marian", "blenderbot", "blenderbot-small", "persimmon", "plbart"), (4, 53)),
+    "esm": (4, 56),
+    **dict.fromkeys(("electra", "ernie", "data2vec-text", "mobilebert", "roc_bert", "xmod"), (5, 0)),
+    **dict.fromkeys(("roberta-prelayernorm", "bert-generation"), (5, 0)),
+    **dict.fromkeys(("t5", "mt5", "umt5"), (5, 16)),
 }
-"""A version of transformers with sdpa for a type of model (``_supports_sdpa`` in its modeling file), which the usual
-ones have since 4.36; of 4.36, 4.40, 4.41, 4.42, 4.45, 4.46, 4.48, 4.52, 4.57 and 5.23 the first that has it, and 5.0
-for the last."""
+"""The version of transformers that gave sdpa to a type of model (``_supports_sdpa`` in its modeling file), which the
+usual ones have since 4.36: read from the last release of every minor version to 5.0, and every other one to 5.24."""
 
 _WITHOUT_SDPA = {
     *("bigbird_pegasus", "bloom", "cpmant", "fsmt", "led", "longt5", "mpt", "switch_transformers"),
