@@ -1,9 +1,8 @@
-"""Bytes of the key-value cache on one rank: that of inference, and what one alone holds in training."""
+"""Bytes of the key-value cache of inference on one rank."""
 
 from ..job.resolved_job import ResolvedJob
 from ..model.architecture import Architecture
 from ..model.rank_share import Stage
-from .activations.layer_context import uses_eager_attention
 
 _PREFILL_TOKENS = 2048
 _LONGEST_AT_ONCE = 32_768
@@ -13,32 +12,10 @@ _PREFILL_TOKENS_LARGE_GPU = 8192
 
 
 def key_value_cache_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> int:
-    """Bytes of the keys and values of all tokens and layers that inference keeps, or training until the loss is there."""
-    if not arch.has_vocab_head or arch.task == "masked-lm":
+    """Bytes of the keys and values of every token and layer that inference keeps; 0 in training."""
+    if job.trains or not arch.has_vocab_head or arch.task == "masked-lm":
         return 0
-    if job.trains:
-        return _held_in_training(job, arch, stage)
     return job.sequences * sequence_cache_bytes(job, arch, stage.layers, job.local_length)
-
-
-def _held_in_training(job: ResolvedJob, arch: Architecture, stage: Stage) -> int:
-    """Bytes of keys and values that transformers before 5 caches in training too, and of which attention has copies.
-
-    ``Trainer`` of 5.0 sets ``use_cache`` to False, checkpointing always did. Without copies, attention saves the cached
-    tensors themselves. A value that is a view of all projections keeps these.
-    """
-    if not (job.framework.trainer and job.versions.older("transformers", 5) and arch.task == "causal-lm"):
-        return 0
-    eager, grouped = uses_eager_attention(job, arch), arch.kv_heads != arch.heads
-    laid_out = not eager and job.model.attention == "sdpa" and job.versions.lays_heads_out
-    copied = grouped and (eager or (job.model.attention == "sdpa" and job.versions.repeats_keys_for_sdpa))
-    if job.recomputes or arch.encoder_decoder or not (laid_out or copied):
-        return 0
-    widths = job.widths
-    per_token = widths.residual * arch.key_size + widths.compute * arch.value_size  # rotation's dtype, projection's
-    if laid_out and arch.rules.fused_qkv_views:
-        per_token = widths.compute * (arch.query_size + arch.key_size + arch.value_size)
-    return job.sequences * job.local_length * stage.layers * per_token // job.parallel.tensor
 
 
 def generation_cache_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> int:

@@ -9,6 +9,7 @@ from ..common.records import replace
 from ..job.resolved_job import ResolvedJob, with_sizes_of as job_with_sizes_of
 from ..model.architecture import Architecture
 from ..model.rank_share import Stage
+from .activations.layer_context import uses_eager_attention
 from .activations.litgpt import head_passes
 from .activations.saved_activations import SavedActivations, saved_activations
 from .buffers import Buffers, root_buffers, unit_buffers, whole_model_buffers
@@ -45,7 +46,7 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
     nccl: int
     """NCCL's own buffers, outside of torch's allocator."""
     kv_cache: int
-    """Key-value cache of inference."""
+    """Key-value cache of inference, and in training what it alone holds until the loss is there."""
     generation_cache: int
     """Key-value cache of the text that is generated during training."""
     vllm: ColocatedVllm
@@ -209,7 +210,7 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
         loss=loss_bytes(job, arch, stage),
         buffers=buffers,
         nccl=nccl_bytes(job.parallel),
-        kv_cache=key_value_cache_bytes(job, arch, stage),
+        kv_cache=key_value_cache_bytes(job, arch, stage) or _cached_in_training(job, arch, stage),
         generation_cache=generation_cache_bytes(job, arch, stage),
         vllm=colocated_vllm(job, stage, plan.gpu),
         context=context_bytes(job.versions, plan.generation),
@@ -231,6 +232,26 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
         accumulated_gradients=_accumulated_gradients(job, states, stepped),
         gradient_shares=_gradient_shares(stage, tied and not buffers.unreduced),
     )
+
+
+def _cached_in_training(job: ResolvedJob, arch: Architecture, stage: Stage) -> int:
+    """Bytes of the keys and values that transformers before 5 caches in training too, if attention has copies of them.
+
+    ``Trainer`` of 5.0 sets ``use_cache`` to False, checkpointing always did. Without copies, attention saves the cached
+    tensors themselves. A value that is a view of all projections keeps these.
+    """
+    if not (job.framework.trainer and job.versions.older("transformers", 5) and arch.task == "causal-lm"):
+        return 0
+    eager, grouped = uses_eager_attention(job, arch), arch.kv_heads != arch.heads
+    laid_out = not eager and job.model.attention == "sdpa" and job.versions.lays_heads_out
+    copied = grouped and (eager or (job.model.attention == "sdpa" and job.versions.repeats_keys_for_sdpa))
+    if not job.trains or job.recomputes or arch.encoder_decoder or not (laid_out or copied):
+        return 0
+    widths = job.widths
+    per_token = widths.residual * arch.key_size + widths.compute * arch.value_size  # rotation's dtype, projection's
+    if laid_out and arch.rules.fused_qkv_views:
+        per_token = widths.compute * (arch.query_size + arch.key_size + arch.value_size)
+    return job.sequences * job.local_length * stage.layers * per_token // job.parallel.tensor
 
 
 def in_evaluation(rank: RankMemory, sequences: int) -> RankMemory:

@@ -303,7 +303,13 @@ def _embeddings(fields: ConfigFields, family: Family) -> dict[str, Any]:
         "token_types": (family.token_types if types is None else types) if family.token_types else 0,
         "tied": fields.flag("tie_word_embeddings", family.tied),
         "hidden_dropout": fields.number(
-            "hidden_dropout_prob", "resid_pdrop", "dropout_rate", "dropout", "hidden_dropout", default=family.dropout
+            "hidden_dropout_prob",
+            "resid_pdrop",
+            "dropout_rate",
+            "dropout",
+            "hidden_dropout",
+            "residual_dropout",
+            default=family.dropout,
         ),
         "attention_dropout": fields.number(
             "attention_probs_dropout_prob", "attn_pdrop", "attention_dropout", "dropout_rate", default=family.dropout

@@ -20,6 +20,16 @@ GENERIC = LLAMA_LIKE
 """The record of an unknown ``model_type``: a decoder like Llama's."""
 _UNGATED = replace(PLAIN_MODELS["plain-gpt-rotary"], tasks=DECODER_TASKS)
 """The record of decoders whose MLPs have no gate."""
+_SEPARATE = replace(
+    DECODERS["phi"],
+    block_norms=("ln_1", "ln_2"),
+    parallel_residual="never",
+    activation="gelu",
+    mlp_ratio=4,
+    tied=True,
+    rules=BlockRules(),
+)
+"""The record of those among them whose queries, keys and values are linear layers of their own."""
 _RELATIVES: Mapping[str, Family] = MappingProxyType(
     {
         "qwen": replace(GENERIC, window_off_by_default=True),
@@ -28,10 +38,13 @@ _RELATIVES: Mapping[str, Family] = MappingProxyType(
         **dict.fromkeys(("electra", "esm"), ENCODERS["bert"]),
         "glm4_moe": GENERIC,
         "glm4": replace(GENERIC, block_norms=FOUR_NORMS),
-        **dict.fromkeys(("biogpt", "bloom", "mpt", "opt", "starcoder2"), _UNGATED),
+        **dict.fromkeys(("bloom", "mpt"), _UNGATED),
+        **dict.fromkeys(("biogpt", "opt", "starcoder2"), _SEPARATE),
         "falcon": replace(_UNGATED, multi_query=True),
         "gpt_bigcode": replace(_UNGATED, dropout=0.1, multi_query=True),
-        **dict.fromkeys(("codegen", "gpt_neo", "gptj"), replace(_UNGATED, activation="gelu_new")),
+        "codegen": replace(_UNGATED, activation="gelu_new"),
+        "gpt_neo": replace(_SEPARATE, activation="gelu_new"),
+        "gptj": replace(DECODERS["phi"], mlp_ratio=4),
     }
 )
 """Rules of unknown families by the beginning of their name: those of a known family that they resemble."""

@@ -127,6 +127,10 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
     "phi, adapters of parallel halves": ({"model_type": "phi"}, {"lora": ADAPTERS}),
     "mpt": ({"model_type": "mpt"}, {}),
     "codegen": ({"model_type": "codegen", "rotary_dim": 16}, {}),
+    "starcoder2, adapters of each projection": (
+        {"model_type": "starcoder2", "num_key_value_heads": 2, "residual_dropout": 0.1, "embedding_dropout": 0.0},
+        {"lora": ADAPTERS},
+    ),
     "starcoder2, scores dropped out": (
         {"model_type": "starcoder2", "num_hidden_layers": 12, "num_key_value_heads": 2, "attention_dropout": 0.1},
         {"training": {"precision": "fp32"}},
