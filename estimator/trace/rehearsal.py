@@ -60,6 +60,7 @@ _NO_NETWORK = re.compile(
 _NO_MODULE = re.compile(r"No module named '(\w+)'")
 _LINE = re.compile(r":\d+$")
 _ASSUMED_ONE, _MORE_THAN_ONE = re.compile("; 1 is assumed$").search, 100
+_ASSUMED_YES = re.compile("; yes is assumed$").search
 _OTHER_VERSION = re.compile(r"(ImportError|AttributeError|TypeError|AssertionError): ")
 """Errors of a program that was written for another version of a library."""
 _MAX_ERROR, _MAX_LEFT_OUT, _MAX_LINE = 300, 4, 60
@@ -202,7 +203,8 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
 def _run(start: _Start) -> tuple[RehearsalAnswer, Report, Sequence[str]]:
     """Run a program, again for each model that is missing and has a stand-in; return these, too.
 
-    It is also run again if it fails where 1 was assumed for a number that is only known in a real run.
+    It is also run again if it fails where 1 was assumed for a number that is only known in a real run, and where one
+    of many values was assumed to be true.
 
     Raises:
         CannotTellError: it ended before an optimizer had stepped; with the end of its output.
@@ -220,6 +222,8 @@ def _run(start: _Start) -> tuple[RehearsalAnswer, Report, Sequence[str]]:
                 start.environ["HF_HUB_OFFLINE"] = "1"
         elif answer.ended == "error" and "number" not in start.plan and any(map(_ASSUMED_ONE, answer.doubts)):
             start.plan["number"] = _MORE_THAN_ONE
+        elif answer.ended == "error" and "any" not in start.plan and any(map(_ASSUMED_YES, answer.doubts)):
+            start.plan["any"] = False
         else:
             break
         answer, run = start.run(cells, stand_ins)

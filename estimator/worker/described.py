@@ -38,6 +38,19 @@ def trace_script(script: Mapping[str, Any], configs: Sequence[dict[str, Any] | N
     Raises:
         RefusedError: it fails; the sentence says where.
     """
+    answers = _answers(script, configs, {})
+    if any(each["error"] and each["assumes_any"] for each in answers):  # it may run where none of many values is true
+        answers = _answers(script, configs, {"any": False})
+    for each in answers:
+        if each["error"] is not None:
+            raise RefusedError(f"the job's program {each['error'][:_MOST_CHARACTERS]}")
+    return [TracedSteps(**each["steps"]) for each in answers]
+
+
+def _answers(
+    script: Mapping[str, Any], configs: Sequence[dict[str, Any] | None], assumed: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Run a script once for each config, all at once, and return what the processes answer."""
     folder = Path(tempfile.mkdtemp(prefix="vramtop-"))
     gc.freeze()  # what is imported is looked through by no collection
     children: dict[int, Path] = {}
@@ -47,23 +60,23 @@ def trace_script(script: Mapping[str, Any], configs: Sequence[dict[str, Any] | N
             (own / "run").mkdir(parents=True)
             child = os.fork()
             if not child:
-                _run(own, script, config)  # does not return
+                _run(own, script, config, assumed)  # does not return
             children[child] = own
         ended = [(own, os.waitpid(child, 0)[1]) for child, own in children.items()]
-        return [_result(own, status) for own, status in ended]
+        return [_answer(own, status) for own, status in ended]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _result(folder: Path, status: int) -> TracedSteps:
+def _answer(folder: Path, status: int) -> dict[str, Any]:
     try:
-        found = pickle.loads((folder / "answer").read_bytes())  # noqa: S301 - written by this process's own child
+        found: dict[str, Any] = pickle.loads((folder / "answer").read_bytes())  # noqa: S301 - written by a child
     except FileNotFoundError:
-        found = {"error": f"was ended with status {os.waitstatus_to_exitcode(status)}: {_last_line(folder)}"}
-    if found["error"] is None:
-        return TracedSteps(**found["steps"])
-    reason = found["error"] or f"ended before an optimizer had stepped: {_last_line(folder)}"
-    raise RefusedError(f"the job's program {reason[:_MOST_CHARACTERS]}")
+        error = f"was ended with status {os.waitstatus_to_exitcode(status)}: {_last_line(folder)}"
+        return {"error": error, "assumes_any": False}
+    if found["error"] == "":
+        found["error"] = f"ended before an optimizer had stepped: {_last_line(folder)}"
+    return found
 
 
 def _last_line(folder: Path) -> str:
@@ -80,7 +93,7 @@ def import_libraries(text: str) -> None:
             exec(line, {})  # noqa: S102 - a line that vramtop has written
 
 
-def _run(folder: Path, script: Mapping[str, Any], config: dict[str, Any] | None) -> None:
+def _run(folder: Path, script: Mapping[str, Any], config: dict[str, Any] | None, assumed: dict[str, Any]) -> None:
     """Run the script in this process, which ends with it."""
     try:
         die_with_parent()  # a worker that is ended has nobody who waits for the answer
@@ -95,7 +108,7 @@ def _run(folder: Path, script: Mapping[str, Any], config: dict[str, Any] | None)
         from .rehearsal.scripted import run_steps
 
         files = {"answer": str(folder / "answer")}
-        plan = {"steps": STEPS, "gpus": script["gpus"], "card": script["card"], "seconds": _SECONDS, **files}
+        plan = {"steps": STEPS, "gpus": script["gpus"], "card": script["card"], "seconds": _SECONDS, **assumed, **files}
         with contextlib.nullcontext() if config is None else _with_config(config):
             run_steps(plan, lambda gpus: start(script["start"], gpus))
     except BaseException:  # noqa: BLE001 - a fork must not go on as its parent

@@ -243,6 +243,8 @@ class FakeGpus(StorageTracker):
         """A loss or a norm: between 1 and 2 as those of trained models are, and each that is read a little lower."""
         self._read_alike: dict[str, tuple[Any, int, int]] = {}
         """By line, the phase and the allocated bytes when it last read an unknown value, and how often alike."""
+        self.assumes_any = True
+        """Of many unknown values one is true, unless the program then leaves."""
         self.out_of_memory: Callable[[BaseException], None] = lambda _: None
         """Called with the error of an allocation for which the GPU is too small, if the program handles that error."""
         self._makes_buckets: int | None = None
@@ -821,7 +823,8 @@ class FakeGpus(StorageTracker):
             assumed = assumed or (takes_most and _GOES_ON in _text_of(line))
             if getattr(args[0], "is_any", False) and not (takes_most or asks_for_overflow):
                 # of many values one is usually true
-                assumed = not next(map(leaves_if_true, program_frames(sys._getframe(1))), False)
+                leaves = next(map(leaves_if_true, program_frames(sys._getframe(1))), False)
+                assumed = self.assumes_any and not leaves
             if not (many or asks_for_overflow or takes_most) and self._is_told(args[0]):
                 word = "yes" if assumed else "no"
                 self.doubts.add(f"{line} branches on a value that is only known in a real run; {word} is assumed")

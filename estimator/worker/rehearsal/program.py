@@ -66,8 +66,8 @@ class Rehearsal:
     Args:
         plan: ``steps``, ``gpus``, ``card`` (``Card``), ``conf``, ``answer`` (file), ``progress`` (file), ``seconds``,
             ``data``, the sizes of synthetic items (``MissingData``), and perhaps ``threads``, ``number``, which is
-            assumed for one that only a real run knows, and ``stand_ins``, ids on the hub by the names of models that
-            are not there.
+            assumed for one that only a real run knows, ``any``, whether one of many values is true that only a real
+            run knows, and ``stand_ins``, ids on the hub by the names of models that are not there.
     """
 
     may_catch_errors = True
@@ -79,6 +79,7 @@ class Rehearsal:
             torch.set_num_threads(plan["threads"])
         self.gpus = FakeGpus(plan["gpus"], plan.get("conf"), Card(**plan["card"]), plan.get("number", 1))
         self.gpus.out_of_memory = self._run_out
+        self.gpus.assumes_any = plan.get("any", True)
         self._steps: dict[tuple[int, str], int] = {}
         self._partitions: dict[int, int] = {}
         self._stepped: dict[tuple[int, str], WeakIdKeyDictionary] = {}

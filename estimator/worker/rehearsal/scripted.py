@@ -44,7 +44,8 @@ class Steps(Rehearsal):
             "doubts": tuple(gpus.doubts.sentences),
             "versions": loaded_versions(),
         }
-        answer = {"error": failed, "steps": steps}
+        assumes_any = any(each.endswith("; yes is assumed") for each in gpus.doubts.sentences)
+        answer = {"error": failed, "assumes_any": assumes_any, "steps": steps}
         Path(self.plan["answer"]).write_bytes(pickle.dumps(answer, protocol=4))
 
 

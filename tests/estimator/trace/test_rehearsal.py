@@ -1073,6 +1073,17 @@ net(torch.ones(size, 2, device=dev).unfold(0, 64, 64).transpose(1, 2)).sum().bac
     assert "train.py:7 reads a number that is only known in a real run; 100 is assumed" in warning
 
 
+def test_a_program_that_fails_where_one_of_many_is_assumed_to_be_true_is_run_with_none(program) -> None:
+    text = """
+out = net(torch.randn(4, 2, device=dev))
+if (out > 9).any():
+    out = out.view(3, 3)
+out.sum().backward()
+"""
+    (warning,) = rehearse([sys.executable, program(trains(text, "nn.Linear(2, 2)"))]).warnings
+    assert "train.py:8 branches on a value that is only known in a real run; no is assumed" in warning
+
+
 def test_what_a_library_makes_has_the_program_s_own_line_too(program) -> None:
     Path("lib/site-packages").mkdir(parents=True)
     program("def squash(x):\n    return x.tanh()\n", "lib/site-packages/layers.py")

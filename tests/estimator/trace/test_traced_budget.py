@@ -69,6 +69,15 @@ def test_a_traced_budget_adds_up_and_names_its_largest_tensors() -> None:
     assert any("was rehearsed with" in each and "torch" in each for each in budget.assumptions)
 
 
+def test_a_model_that_fails_where_one_of_many_tokens_is_assumed_to_be_global_is_run_with_none() -> None:
+    sizes = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = {"model_type": "longformer", **sizes, "intermediate_size": 128, "attention_window": [64, 64]}
+    model = {"config": config | {"max_position_embeddings": 200}, "task": "masked-lm"}
+    tables = {"model": model, "training": {"sequence_length": 128}}
+    budget = estimate(job_from_mapping(tables, where="test"), method="traced", python=sys.executable)
+    assert any("modeling_longformer" in each and "no is assumed" in each for each in budget.warnings)
+
+
 def test_the_second_answer_comes_from_the_cache_and_computes_nothing_by_the_closed_form(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = estimate(JOBS["bf16"], method="traced", python=sys.executable)
