@@ -270,7 +270,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
     def _belongs_to_node(self, tensor: Any) -> bool:
         """Return True if the autograd node that runs made this tensor, and does not give one input two gradients."""
         record, node = self._live.get(storage_of(tensor)._cdata), torch._C._current_autograd_node()
-        if record is None or record.number < self._first_of_node or node._sequence_nr() != self._node:
+        if record is None or node is None or record.number < self._first_of_node or node._sequence_nr() != self._node:
             return False
         inputs = [each for each in node.next_functions if each[0] is not None]
         return len(set(inputs)) == len(inputs)
