@@ -103,6 +103,8 @@ class _Change(Struct, frozen=True, kw_only=True):
                 return bool(arch.moe_layers) or arch.family == "falcon"  # its quantized layers, until 5.5
             if self.since == "4.52":
                 return job.strategy.flat_parameters and job.lora is not None and job.recomputes
+            if self.since == "4.49" and job.model.attention == "sdpa" and job.framework.transformers_models:
+                return True  # heads were copied before sdpa, until 4.56
             return training.loss == "full" and arch.has_vocab_head and job.framework.loss_in_forward
         if self.library == "trl":
             return training.loss == ("chunked" if self.since == "1.15" else "log-probs")

@@ -176,7 +176,7 @@ def test_the_text_without_a_driver_begins_with_the_need(vramtop: Vramtop) -> Non
     at = lines.index("cards on which it fits, smallest first; several GPUs: sharded with --fsdp:")
     assert lines[at + 1].split() == ["GPUS", "MEMORY", "NEEDS", "EACH", "CARDS"]
     assert any("H100 80GB" in line for line in lines[at + 2 :])
-    assert lines[-2:] == ["This figure does not include evaluation or saving.", "7 assumptions: -v lists them"]
+    assert lines[-2:] == ["This figure does not include evaluation or saving.", "8 assumptions: -v lists them"]
 
 
 def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(vramtop: Vramtop) -> None:

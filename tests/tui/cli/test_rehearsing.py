@@ -108,7 +108,7 @@ def test_a_read_program_whose_verdict_stays_open_shows_its_figure_and_asks(folde
     answer("what\nn\n")
     assert main(line(folder, script="open.py")) == 3
     said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith("Needs about 5.6 GiB (0.6 - 11.0), read from the command line. Not known: - open.py line 7")
+    assert said.startswith("Needs about 5.6 GiB (0.6 - 11.2), read from the command line. Not known: - open.py line 7")
     assert said.count("Rehearse it for the exact figure") == 2
     assert "TIGHT" in said
     assert runs() == 0
