@@ -9,7 +9,7 @@ from ..common.records import replace
 from ..job.resolved_job import ResolvedJob, with_sizes_of as job_with_sizes_of
 from ..model.architecture import Architecture
 from ..model.rank_share import Stage
-from .activations.layer_context import uses_eager_attention
+from .activations.layer_context import layer_context
 from .activations.litgpt import head_passes
 from .activations.saved_activations import SavedActivations, saved_activations
 from .buffers import Buffers, root_buffers, unit_buffers, whole_model_buffers
@@ -46,7 +46,7 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
     nccl: int
     """NCCL's own buffers, outside of torch's allocator."""
     kv_cache: int
-    """Key-value cache of inference, and in training what it alone holds until the loss is there."""
+    """Bytes of the key-value cache; in training, of what nothing else holds until the loss is computed."""
     generation_cache: int
     """Key-value cache of the text that is generated during training."""
     vllm: ColocatedVllm
@@ -242,9 +242,9 @@ def _cached_in_training(job: ResolvedJob, arch: Architecture, stage: Stage) -> i
     """
     if not (job.framework.trainer and job.versions.older("transformers", 5) and arch.task == "causal-lm"):
         return 0
-    eager, grouped = uses_eager_attention(job, arch), arch.kv_heads != arch.heads
-    laid_out = not eager and job.model.attention == "sdpa" and job.versions.lays_heads_out
-    copied = grouped and (eager or (job.model.attention == "sdpa" and job.versions.repeats_keys_for_sdpa))
+    context = layer_context(job, arch, stage)
+    laid_out = context.lays_heads_out and not context.eager_attention
+    copied = arch.kv_heads != arch.heads and (context.eager_attention or context.repeats_keys)
     if not job.trains or job.recomputes or arch.encoder_decoder or not (laid_out or copied):
         return 0
     widths = job.widths

@@ -54,8 +54,7 @@ def _kernel_per_token(context: LayerContext) -> float:
     if context.repeats_keys:
         grouped = expanded
     # the kernel for fp32 lays its output out as needed
-    copied = arch.rules.copies_attention_output or context.lays_heads_out
-    copied = copied and context.trains_input("attention_out") and c != 4
+    copied = context.copies_output and context.trains_input("attention_out") and c != 4
     copied = copied or context.copies_flash_output
     output = 4 * arch.heads + c * arch.attention_output_size * (2 if copied else 1)
     return c * grouped + output + context.masked_layers * c * (expanded - grouped)

@@ -90,8 +90,7 @@ def quantized_inputs_per_token(context: LayerContext, *, every: bool = False) ->
     sizes["mlp_out"] = product * arch.mlp_size
     if arch.parallel_residual and arch.norms_per_layer == 1:
         del sizes["mlp_in"]  # the same tensor
-    copied = arch.rules.copies_attention_output or context.lays_heads_out
-    if every or copied or context.framework.fused_qkv or context.eager_attention:
+    if every or context.copies_output or context.framework.fused_qkv or context.eager_attention:
         sizes["attention_out"] = c * arch.attention_output_size  # otherwise the tensor that attention has saved
     # an adapter of the same dtype without dropout before it keeps the tensor itself
     dropped = context.framework.adapter_dropout or context.drops_adapter_input

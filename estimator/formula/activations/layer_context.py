@@ -114,7 +114,7 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     repeats_keys: bool = False
     """Keys and values are copied to all query heads."""
     lays_heads_out: bool = False
-    """Each head's queries, keys and values are made contiguous, so attention's output is copied for its projection."""
+    """Each head's queries, keys and values are made contiguous before attention."""
     drops_adapter_input: bool = False
     """Adapters drop their input out: each saves what it reads, and a mask of one byte (``native_dropout``)."""
     separate_experts: bool = False
@@ -129,6 +129,11 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     def trains_input(self, name: LinearInput) -> bool:
         """Return True if a layer that reads this input trains its own weight, which needs the input."""
         return self.parts.readers.get(name, self.parts.unnamed) > 0
+
+    @property
+    def copies_output(self) -> bool:
+        """True if attention's output has another layout than its projection reads, and is copied."""
+        return self.arch.rules.copies_attention_output or self.lays_heads_out
 
     @property
     def tokens(self) -> int:
@@ -307,8 +312,8 @@ _SDPA_SINCE = {
     **dict.fromkeys(("roberta-prelayernorm", "bert-generation"), (5, 0)),
     **dict.fromkeys(("t5", "mt5", "umt5"), (5, 16)),
 }
-"""The version of transformers that gave sdpa to a type of model (``_supports_sdpa`` in its modeling file), which the
-usual ones have since 4.36: read from the last release of every minor version to 5.0, and every other one to 5.24."""
+"""The first version of transformers in which a model type supports sdpa (``_supports_sdpa`` in its modeling file); the
+others support it since 4.36: read from the last release of every minor version to 5.0, and every other one to 5.24."""
 
 _WITHOUT_SDPA = {
     *("bigbird_pegasus", "bloom", "cpmant", "fsmt", "led", "longt5", "mpt", "switch_transformers"),

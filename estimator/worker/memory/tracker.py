@@ -37,7 +37,7 @@ PRECEDENCE = {
 _TORCH = torch.__path__[0]
 _AUTOGRAD = f"{_TORCH}/autograd/"
 _AROUND_MODES = (__file__.rpartition("/memory/")[0], f"{_TORCH}/_dynamo/", f"{_TORCH}/_compile.")
-"""Files of functions that stand between autograd and a dispatch mode."""
+"""Beginnings of the paths of functions that torch and the worker put between autograd and a dispatch mode."""
 _ENGINE = frozenset(("_engine_run_backward", "backward", "grad"))
 """Functions of ``torch.autograd`` that call autograd's engine."""
 _FSDP1_PART = "_fsdp_wrapped_module"
@@ -268,7 +268,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         )
 
     def _belongs_to_node(self, tensor: Any) -> bool:
-        """Return True if the autograd node that runs made this tensor, and does not give one input two gradients."""
+        """Return True if this tensor is an intermediate result of the running autograd node.
+
+        A node that gives one input two gradients made both: autograd adds these, not the node.
+        """
         record, node = self._live.get(storage_of(tensor)._cdata), torch._C._current_autograd_node()
         if record is None or node is None or record.number < self._first_of_node or node._sequence_nr() != self._node:
             return False
@@ -351,7 +354,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
 
 
 def is_by_engine(frame: Any) -> bool:
-    """Return True if autograd's engine, or a formula for gradients in C++, runs an operation."""
+    """Return True if autograd's C++ code, its engine or a gradient formula, called an operation."""
     while frame is not None and frame.f_code.co_filename.startswith(_AROUND_MODES):
         frame = frame.f_back
     code = getattr(frame, "f_code", None)

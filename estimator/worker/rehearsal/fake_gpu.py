@@ -117,7 +117,7 @@ _GOES_ON = "has_unfinished"
 _FOLDER = __file__.rpartition("/rehearsal/")[0]
 _TORCH = torch.__path__[0]
 TRIED = "tried before"
-"""Phase of what a program tried until it caught an error about memory."""
+"""Phase of everything before the latest out-of-memory error that the program caught."""
 Card = SimpleNamespace
 """The program's GPU: ``name``, ``total_memory``, ``context`` and ``workspace`` (of cuBLAS; all bytes), ``capability``
 (major, minor)."""

@@ -48,7 +48,7 @@ from .uploads import keep_here
 MANY_STEPS = 20
 """Steps of one optimizer, as a multiple of those asked for, after which one that never stepped is not waited for."""
 MANY_TRIES = 30
-"""Errors about memory after which a program that catches them is not followed any more."""
+"""Out-of-memory errors after which a program that catches them is no longer followed."""
 _MIN_VOCABULARY = 1000
 _TOLD_SECONDS, _TOLD_CHARACTERS, _TOLD_ENDS = 0.3, 80, 500
 _LEAST_AFTERWARDS = 10.0
@@ -89,7 +89,7 @@ class Rehearsal:
         """Number and type of each: one that the program drops is gone, with its states."""
         self._numbers = itertools.count()
         self._tries = 0
-        """Errors about memory that the program has caught."""
+        """Out-of-memory errors that the program has caught."""
         self._has_optimizer = False
         """The program has made an optimizer, which may be gone when it ends."""
         self._step = 0
@@ -223,7 +223,7 @@ class Rehearsal:
         return replaced((torch.nn.Module, "state_dict", state_dict), (self.gpus, "before_saving", self._before_saving))
 
     def _run_out(self, error: BaseException) -> None:
-        """Let the program catch an error about memory, and count what it tries next as if it had begun with that."""
+        """Raise an out-of-memory error that the program catches, and count what it tries next from the beginning."""
         self._exit_line = program_line()
         self._tries += 1
         if self._after.has_begun or self._tries > MANY_TRIES:
