@@ -248,7 +248,7 @@ def _mlp(fields: ConfigFields, family: Family) -> dict[str, Any]:
             default=ratio * hidden if ratio else None,
         ),
         "gated": gated,
-        "activation": activation or family.activation,
+        "activation": (activation if family.reads_activation else None) or family.activation,
         "mlp_bias": fields.flag("mlp_bias", False) if "mlp_bias" in family.bias_fields else family.mlp_bias,
         "parallel_residual": family.parallel_residual == "always"
         or (family.parallel_residual == "by config" and fields.flag("use_parallel_residual", True)),

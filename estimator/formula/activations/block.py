@@ -9,7 +9,7 @@ from .layer_context import LayerContext
 from .litgpt import litgpt_dropout_per_token, litgpt_linear_input_per_token
 from .trained_parts import LinearInput
 
-_ACTIVATION_TENSORS = {"gelu_new": 4, "gelu_fast": 5, "quick_gelu": 2, "relu": 0}
+_ACTIVATION_TENSORS = {"gelu_new": 4, "gelu_fast": 5, "gelu_erf": 3, "quick_gelu": 2, "relu": 0}
 """Tensors of f per token that an activation function saves; the native ones (silu, gelu) save their input."""
 AUTOCAST_ACTIVATION_TENSORS = {"gelu_new": 7}
 """Tensors of f per token, in units of two bytes, under CUDA's autocast: it runs ``pow`` and all after it in fp32."""

@@ -298,7 +298,7 @@ def run_context(context: LayerContext, stage: Stage, run: BlockRun) -> LayerCont
     return replace(context, readers=readers, parts=parts)
 
 
-_SDPA_SINCE = {
+_SDPA_SINCE: Mapping[str, tuple[int, ...] | None] = {
     "mixtral": (4, 37),
     **dict.fromkeys(("phi", "stablelm"), (4, 39)),
     **dict.fromkeys(("bert", "vit", "wav2vec2"), (4, 41)),
@@ -311,18 +311,21 @@ _SDPA_SINCE = {
     **dict.fromkeys(("electra", "ernie", "data2vec-text", "mobilebert", "roc_bert", "xmod"), (5, 0)),
     **dict.fromkeys(("roberta-prelayernorm", "bert-generation"), (5, 0)),
     **dict.fromkeys(("t5", "mt5", "umt5"), (5, 16)),
+    **dict.fromkeys(("codegen", "gptj", "layoutlmv3"), (5, 24)),
+    **dict.fromkeys(("bigbird_pegasus", "big_bird", "bloom", "canine", "convbert", "cpmant", "deberta", "deberta-v2")),
+    **dict.fromkeys(("flaubert", "fsmt", "funnel", "gpt_neo", "gpt_neox_japanese", "ibert", "layoutlmv2", "led")),
+    **dict.fromkeys(("lilt", "longt5", "luke", "markuplm", "megatron-bert", "mpnet", "mpt", "mra", "mvp")),
+    **dict.fromkeys(("nystromformer", "openai-gpt", "prophetnet", "rembert", "roformer", "squeezebert")),
+    **dict.fromkeys(("switch_transformers", "trocr", "xglm", "xlm", "xlnet")),
+    **dict.fromkeys(("plain-gpt", "plain-gpt-rotary"), ()),  # of a script's own
 }
-"""The first version of transformers in which a model type supports sdpa (``_supports_sdpa`` in its modeling file); the
-others support it since 4.36: read from the last release of every minor version to 5.0, and every other one to 5.24."""
+"""The first version of transformers in which a model type supports sdpa (``_supports_sdpa`` in its modeling file).
 
-_WITHOUT_SDPA = {
-    *("bigbird_pegasus", "bloom", "cpmant", "fsmt", "led", "longt5", "mpt", "switch_transformers"),
-    *("big_bird", "canine", "codegen", "convbert", "deberta", "deberta-v2", "flaubert", "funnel", "gpt_neo", "gptj"),
-    *("gpt_neox_japanese", "ibert", "layoutlmv2", "layoutlmv3", "lilt", "luke", "markuplm", "megatron-bert", "mpnet"),
-    *("mra", "mvp", "nystromformer", "openai-gpt", "prophetnet", "rembert", "roformer", "squeezebert", "trocr"),
-    *("xglm", "xlm", "xlnet"),
-}
-"""Types of model of transformers 5.23 whose modeling file has no ``_supports_sdpa``."""
+None: none does. The others support it since 4.36. Read from the last release of every minor version to 5.0, and every
+other one to 5.24.
+"""
+_ASSUMED = "5.23"
+"""The version of transformers of a job that states none."""
 
 
 def uses_eager_attention(job: ResolvedJob, arch: Architecture) -> bool:
@@ -332,10 +335,10 @@ def uses_eager_attention(job: ResolvedJob, arch: Architecture) -> bool:
         job: the job.
         arch: the model's architecture.
     """
-    attention, since = job.model.attention, _SDPA_SINCE.get(arch.family, ())
-    lacks_sdpa = not arch.rules.supports_sdpa or arch.family in _WITHOUT_SDPA
-    is_too_old = bool(since) and older(job.software.transformers, *since)
-    return attention == "eager" or (attention == "sdpa" and (lacks_sdpa or is_too_old))
+    attention, since = job.model.attention, _SDPA_SINCE.get(arch.family, (4, 36))
+    version = job.software.transformers or _ASSUMED
+    has_sdpa = arch.rules.supports_sdpa and since is not None and not older(version, *since)
+    return attention == "eager" or (attention == "sdpa" and not has_sdpa)
 
 
 def _uses_math_attention(arch: Architecture, widths: Widths, *, copies: bool) -> bool:

@@ -12,7 +12,7 @@ from ...common.records import replace
 from ...job.settings import Task
 from ..architecture import Architecture, BlockRules
 from ..parameter_roles import NamedShape, linear, norm
-from .family import Family
+from .family import Body, Family
 from .task_heads import TaskHeads
 
 
@@ -50,6 +50,8 @@ def phi_body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedS
     """Yield the parameters of Phi-1 and Phi-2: attention and MLP in parallel after one layer norm, all with biases."""
     block, layers = f"{prefix}layers.*.", arch.layers
     yield NamedShape(f"{prefix}embed_tokens.weight", (arch.vocab, arch.hidden), 1, "embedding")
+    if arch.positions:
+        yield NamedShape(f"{prefix}embed_positions.weight", (arch.positions, arch.hidden), 1, "embedding")
     yield from linear(f"{block}self_attn.q_proj", arch.query_size, arch.hidden, layers, bias=True)
     yield from linear(f"{block}self_attn.k_proj", arch.key_size, arch.hidden, layers, bias=True)
     yield from linear(f"{block}self_attn.v_proj", arch.value_size, arch.hidden, layers, bias=True)
@@ -91,6 +93,18 @@ def plain_gpt_body(arch: Architecture, family: Family, prefix: str) -> Iterator[
     for name in family.block_norms:
         yield from norm(block + name, hidden, layers, bias=arch.mlp_bias)
     yield from norm(f"{prefix}ln_f", hidden, 1, bias=arch.mlp_bias)
+
+
+def fused_body(qkv: str, output: str, up: str, down: str) -> Body:
+    """Return a body with the parameters of ``plain_gpt_body`` whose linear layers have names of their own."""
+    names = {"attn.c_attn": qkv, "attn.c_proj": output, "mlp.c_fc": up, "mlp.c_proj": down}
+
+    def body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedShape]:
+        for each in plain_gpt_body(arch, family, prefix):
+            old = next((old for old in names if f".{old}." in each.name), None)
+            yield each if old is None else replace(each, name=each.name.replace(old, names[old]))
+
+    return body
 
 
 def gpt2_body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedShape]:

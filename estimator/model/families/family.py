@@ -54,6 +54,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """Norms on queries and keys: per head, or over all heads."""
     gated: bool = True
     activation: str = "silu"
+    reads_activation: bool = True
+    """The family's code reads the field of the activation; otherwise it has its own, whatever the config has."""
     feed_forward_proj: str | None = None
     """Default of the field in which the config names activation and gating; None: it has fields of their own."""
     mlp_ratio: int | None = None

@@ -228,13 +228,17 @@ def scaled_dot_product_attention(  # noqa: PLR0917 - torch's own signature
 
 
 def _written_attention(query: Any, key: Any, value: Any, *settings: Any) -> Any:
-    """Attention that writes its scores to memory; dropout keeps a byte for each, as CUDA's own does."""
+    """Attention that writes its scores to memory; dropout keeps a byte for each, as CUDA's own does.
+
+    It widens 16-bit inputs to fp32, and autocast, which cast the inputs, casts nothing inside of it.
+    """
     mask, dropout_p, is_causal, scale, enable_gqa = settings
     kept = query.new_ones((*query.shape[:-1], key.shape[-2]), dtype=torch.bool) if dropout_p else None
     grouped = {"enable_gqa": True} if enable_gqa else {}  # since torch 2.5
-    return torch.ops.aten._scaled_dot_product_attention_math(
-        query, key, value, mask, dropout_p, is_causal, kept, scale=scale, **grouped
-    )[0]
+    with torch.autocast("cpu", enabled=False):
+        return torch.ops.aten._scaled_dot_product_attention_math(
+            query, key, value, mask, dropout_p, is_causal, kept, scale=scale, **grouped
+        )[0]
 
 
 def jagged_attention(query: Any, key: Any, value: Any, *settings: Any, **named: Any) -> Any:

@@ -199,14 +199,17 @@ def test_offload_takes_states_off_the_device(llama_budget) -> None:
     assert (step.weights, step.gradients, step.optimizer) == (0, 0, 0)
 
 
-GPT2 = {"id": "gpt2"}
+GPT2, CODEGEN = {"id": "gpt2"}, {"id": "Salesforce/codegen-350M-mono"}
 DEBERTA = {"config": {"model_type": "deberta-v2", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128}}
 DEBERTA["config"] |= {"num_hidden_layers": 2, "num_attention_heads": 2}
 
 
 @pytest.mark.parametrize(
     ("model", "version", "eager"),
-    [(GPT2, "4.40.2", True), (GPT2, "4.45.0", False), (GPT2, None, False), (DEBERTA, None, True)],
+    [
+        *((GPT2, "4.40.2", True), (GPT2, "4.45.0", False), (GPT2, None, False)),
+        *((CODEGEN, None, True), (CODEGEN, "5.24.0", False), (DEBERTA, None, True)),
+    ],
 )
 def test_a_type_of_model_has_sdpa_since_a_version(model: dict[str, Any], version: str | None, eager: bool) -> None:
     tables = {"training": {"sequence_length": 1024}, "software": {"transformers": version}}

@@ -135,6 +135,17 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
         {"model_type": "starcoder2", "num_hidden_layers": 12, "num_key_value_heads": 2, "attention_dropout": 0.1},
         {"training": {"precision": "fp32"}},
     ),
+    "esm, its own activation": (
+        {"model_type": "esm", "hidden_act": "gelu", "position_embedding_type": "rotary", "mask_token_id": 3},
+        {"model": {"task": "masked-lm"}},
+    ),
+    "falcon, fused projection": (
+        {"model_type": "falcon", "multi_query": True},
+        {"lora": {"rank": 64, "targets": ["query_key_value"], "autocast": True}},
+    ),
+    "mpt, fused projection": ({"model_type": "mpt"}, {"lora": {"rank": 64, "targets": ["Wqkv"]}}),
+    "gptj": ({"model_type": "gptj", "rotary_dim": 16}, {}),
+    "gpt_bigcode, positions": ({"model_type": "gpt_bigcode", "n_positions": 8192}, {}),
     "gathered for short sequences, FSDP1": (
         {"model_type": "gemma3_text", "num_key_value_heads": 1, "head_dim": 32},
         {"training": SHORT, "parallel": {**SHARDED, "strategy": "fsdp1"}},
@@ -160,8 +171,9 @@ def test_blocks_and_shards_of_other_kinds(name: str, tmp_path: Path, monkeypatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     fields, tables = OTHERS[name]
     config = {**SIZES, **DEPTH, **POSITIONS, "pad_token_id": 0, **fields}
+    model = {"config": config, **tables.get("model", {})}
     training = {"precision": "bf16", "micro_batch": 4, "sequence_length": 512, "optimizer": "sgd"}
-    tables = {"model": {"config": config}, **tables, "training": training | tables.get("training", {})}
+    tables = {**tables, "model": model, "training": training | tables.get("training", {})}
     job = job_from_mapping(tables, where="test")
     formula, trace = estimate(job), estimate(job, method="traced", python=sys.executable)
     assert formula.peak.allocated_bytes == pytest.approx(trace.peak.allocated_bytes, rel=0.04)

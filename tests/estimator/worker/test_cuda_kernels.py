@@ -120,6 +120,18 @@ def test_choice_of_the_kernel(d: int, value_d: int, heads: int, dtype: torch.dty
     assert scores_are_kept == (kernel == "math" or masked)
 
 
+def test_autocast_casts_the_inputs_of_attention_and_nothing_inside() -> None:
+    with FakeTensorMode():
+        query, key, value = (torch.empty((B * H, S, 64), requires_grad=True) for _ in range(3))
+        narrow = [each.to(BF16) for each in (query, key, value)]
+        _, expected = saved_by(lambda: forward_pass.scaled_dot_product_attention(*narrow))
+        with torch.autocast("cpu", dtype=BF16):
+            _, kept = saved_by(lambda: forward_pass.scaled_dot_product_attention(query, key, value))
+    scores = ((B * H, S, S), (S * S, S, 1), 4)
+    assert scores in kept
+    assert kept == expected
+
+
 def test_dropout_keeps_a_byte_per_element() -> None:
     with FakeTensorMode(), forward_pass.cuda_kernels():
         tensor = torch.empty(4, 8, requires_grad=True)
