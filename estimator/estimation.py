@@ -98,7 +98,7 @@ def estimate(
 
         try:
             shape = None if isinstance(arch, CannotTellError) else arch
-            unstated = functools.cache(lambda: _kept_unstated(job, model, arch, gpu, conf))
+            unstated = functools.cache(lambda: _kept_unstated(_with_versions(job, python), model, arch, gpu, conf))
             with beside_worker(lambda: _try(unstated)):
                 traced = traced_budget(
                     with_known_trained(job, shape),
@@ -265,6 +265,19 @@ def _kept_unstated(
     key = [job, dict(model.config), gpu, conf, how_reserved_memory_is_found()]
     code = _closed_form_files(), _LOADED
     return kept_result("left-open", key, lambda: find_unstated(job, arch, gpu, conf), UnstatedSettings, code=code)
+
+
+def _with_versions(job: Job, python: str | None) -> Job:
+    """Return the job with the versions of the user's own Python, which rehearses it: named, or of an active one."""
+    from .common.library_versions import find_interpreters, package_folders, versions_in
+
+    if python is None and not any(os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")):
+        return job
+    found = versions_in(package_folders(find_interpreters(python, os.environ)[0]))
+    if not {"torch", "transformers"} <= found.keys():  # another one rehearses it
+        return job
+    open_ones = [name for name in found if getattr(job.software, name, "") is None]
+    return replace(job, software=replace(job.software, **{name: found[name] for name in open_ones}))
 
 
 def _closed_form_files() -> Iterator[Path]:

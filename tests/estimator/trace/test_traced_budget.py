@@ -97,6 +97,19 @@ def test_the_second_answer_comes_from_the_cache_and_computes_nothing_by_the_clos
         estimate(JOBS["bf16"], method="traced", gpu=find_gpu("a100-80gb"))
 
 
+def test_versions_of_the_users_own_python_are_not_in_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(variable, raising=False)
+    found, named = (estimate(JOBS["bf16"], method="traced", python=python) for python in (None, sys.executable))
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+    active = estimate(JOBS["bf16"], method="traced")
+    assert any("version of transformers is not stated" in each for each in found.assumptions)
+    assert not any("is not stated" in each for each in named.assumptions)
+    assert named.peak.allocated_bytes == found.peak.allocated_bytes
+    assert named.peak.high_bytes < found.peak.high_bytes
+    assert active.peak == named.peak
+
+
 def test_an_unsupported_job_is_an_error_and_auto_uses_the_most_exact_method_and_says_why() -> None:
     megatron = job(BF16, parallel={"strategy": "megatron-fsdp", "data_shard": 8, "outer_sharding": "optim"})
     with pytest.raises(CannotTellError, match="Megatron-FSDP has no setting in the Trainer"):
