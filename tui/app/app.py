@@ -20,9 +20,8 @@ from vramtop.monitor.sources.sampler import EarlySampler, Sampler
 from vramtop.monitor.storage.settings.schema import THEME
 
 from ..keys import APP_KEYS
-from ..screens.base import BoardApp, DemandsFigures, ShowsBoard, ShowsFeed, is_complete
+from ..screens.base import STALE_INTERVALS, BoardApp, BoardFeed, DemandsFigures, ShowsBoard, ShowsFeed, is_complete
 from ..screens.dashboard.screen import DashboardScreen
-from ..screens.feed import STALE_INTERVALS, BoardFeed
 from ..screens.registry import SCREENS, preload_screens
 from .help import HelpScreen
 from .options import AppOptions

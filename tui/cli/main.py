@@ -13,8 +13,7 @@ from vramtop.estimator.common.secrets import show_secrets
 
 from ..draw.text_output import printable
 from .display_options import add_display_arguments, require_none_typed
-from .parsing.command_parser import CommandParser
-from .parsing.parser import Parser
+from .parsing.parser import CommandParser, Parser
 from .parsing.shared_arguments import (
     add_host_arguments,
     add_output_arguments,

@@ -11,7 +11,7 @@ from textual.content import Content
 
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 
-from .labels import MUTED, alarm
+from .labels import MUTED, tag
 
 if TYPE_CHECKING:
     from vramtop.monitor.snapshot.clock_reasons import ClockReason
@@ -74,7 +74,7 @@ def slowing_reason(reading: GpuReading) -> ClockReason | None:
 def reason_badge(reason: ClockReason) -> Content:
     """Return the reason in a word or two; one that is no everyday limit stands out."""
     if reason.kind == "slowed":
-        return Content.styled(f" ! {reason.word} ", alarm())
+        return tag(f"! {reason.word}")
     return Content.styled(reason.word, "$text-warning" if reason.kind == "limit" else MUTED)
 
 

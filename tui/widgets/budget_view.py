@@ -14,8 +14,8 @@ from vramtop.monitor.board.fit_result import DeviceVerdict, FitResult
 
 from ..draw.bars import BarRange, BarSegment, Cell, component_segments, draw_bar, memory_segment
 from ..draw.gpu_bars import bar_content
-from ..draw.labels import MUTED, badge
-from ..draw.palette import COMPONENTS, OTHER_MEMORY, VERDICTS, MemoryKind, colour_of, component_mark, peak_place
+from ..draw.labels import MUTED, badge, warning
+from ..draw.palette import COMPONENTS, OTHER_MEMORY, VERDICTS, MemoryKind, component_mark, peak_place
 
 METHOD_LABELS: Mapping[Method, str] = {
     "formula": "closed form",
@@ -107,9 +107,9 @@ def phase_table(budget: Budget) -> list[Content]:
 def remark_lines(budget: Budget) -> list[Content]:
     """Return the correction by measured runs, the warnings, what is not counted, then the assumptions."""
     learned = [Content.assemble(("= ", "bold"), budget.learned.sentence)] if budget.learned else []
-    warnings = [Content.assemble(("! ", f"bold {colour_of('warning')}"), sentence) for sentence in budget.warnings]
+    warnings = map(warning, budget.warnings)
     dim = filter(None, (budget.not_counted, *budget.assumptions))
-    return learned + warnings + [Content.assemble((f"- {sentence}", "dim")) for sentence in dim]
+    return [*learned, *warnings, *(Content.styled(f"- {sentence}", "dim") for sentence in dim)]
 
 
 def gpu_lines(fit: FitResult, budget: Budget, *, width: int, placed_only: bool = False) -> list[Content]:

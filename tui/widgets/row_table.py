@@ -21,8 +21,7 @@ from textual.widget import Widget
 
 from vramtop.estimator.common.records import replace
 
-from ..draw.cell_text import CellText, Tone
-from ..draw.labels import shorten
+from ..draw.labels import CellText, Tone, shorten
 from ..keys import bind
 from .content_lines import ContentPainter
 

@@ -2,10 +2,9 @@ from hypothesis import given, strategies as st
 
 from vramtop.estimator.budget import Components
 from vramtop.estimator.common.sizes import GIB
-from vramtop.tui.draw.ascii import to_ascii
 from vramtop.tui.draw.bars import HATCHED, BarRange, BarSegment, component_segments, draw_bar, split_beyond
 from vramtop.tui.draw.palette import COMPONENTS, colour_of, ink_on
-from vramtop.tui.draw.text_output import TextOutput
+from vramtop.tui.draw.text_output import TextOutput, to_ascii
 
 FULL = Components(weights=15 * GIB, gradients=15 * GIB, optimizer=30 * GIB)
 

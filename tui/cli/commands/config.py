@@ -138,8 +138,7 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
             raise InputError(f"{name} = {text}: {error}") from None
     change_settings({name: value})
     if options.json:
-        changed = {"schema": 1, "file": settings.file, "setting": name, "value": value}
-        print(json_text(changed))
+        print(json_text({"schema": 1, "file": settings.file, "setting": name, "value": value}))
     else:
         print(f"{name} = {shown(value)}" if value is not None else f"{name} is not set", f"in {settings.file}")
     origin = settings.origins[setting.name]

@@ -82,8 +82,7 @@ def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, runni
     if options.json:
         import json
 
-        found = {"schema": 1, "url": server.url}
-        print(json.dumps(found), flush=True)
+        print(json.dumps({"schema": 1, "url": server.url}), flush=True)
     print(f"vramtop: metrics at {server.url}, Ctrl-C stops", file=sys.stderr, flush=True)
 
 

@@ -1,6 +1,7 @@
 """``vramtop --once``: print the GPUs as they are now, as text or JSON."""
 
 import argparse
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
@@ -54,12 +55,9 @@ def _read(options: argparse.Namespace) -> Board:
 
         for job in pending_jobs(options):
             watchlist.add_pending(job)
-    source = NvmlSource()
-    source.open()
-    try:
+    with closing(NvmlSource()) as source:
+        source.open()
         snapshot = source.read()
-    finally:
-        source.close()
     if options.pid is not None:
         _watch(options, watchlist, snapshot)
     board = _board_with_runs(watchlist, snapshot, enabled=options.attach, corrects=options.history)

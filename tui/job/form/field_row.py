@@ -1,4 +1,4 @@
-"""One setting of a job form: its label, its control, the evidence of its value, and its error."""
+"""One setting of a job form: its label, its control, the evidence of its value, its error, and its help."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,13 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from vramtop.estimator.job.field_help import field_help
+
 from ...widgets.choice import Choice
-from .fields import MODEL, JobField
+from .fields import MODEL, TUNING, JobField
 from .model_choices import ModelChoice
 from .model_input import READS_LINE, ModelInput
+from .sharding import GPUS, SHARDING
 from .state import FieldState
 
 _NO, _YES = "no", "yes"
@@ -165,3 +168,30 @@ class FieldRow(Widget):
 def field_row_id(key: str) -> str:
     """Return the DOM id of a setting's row."""
     return "row-" + key.replace(".", "-")
+
+
+_HELP = {
+    "": "Enter folds or unfolds these settings",
+    "advice": "1-9 or Enter applies a change, and F10 undoes it; here, letters are keys: ? lists them.",
+    TUNING: "full trains all weights; LoRA trains small adapters on frozen weights; QLoRA is LoRA on 4-bit weights.",
+    "target.gpu": "The GPUs for the job: those of this machine, or a card of the catalogue; Enter searches.",
+    SHARDING: (
+        "DDP copies the model to every GPU; FSDP and ZeRO-3 shard weights, gradients and optimizer states; ZeRO-2 "
+        "shards gradients and optimizer states."
+    ),
+    GPUS: "Number of data-parallel GPUs; tensor and pipeline parallelism multiply it.",
+}
+_MAX_CHOICES = 6
+
+
+def help_line(key: str) -> str:
+    """Return the help of a field in one line; the most important first, since the line may be cut."""
+    if key in _HELP:
+        return _HELP[key]
+    found = field_help(key)
+    parts = [found.sentence]
+    if 0 < len(found.choices) <= _MAX_CHOICES:
+        parts.append(f"One of {', '.join(found.choices)}.")
+    if found.default_text is not None:
+        parts.append(f"Default: {found.default_text}.")
+    return " ".join(filter(None, parts))

@@ -12,8 +12,15 @@ from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import NOT_ON_GPU_YET, ProcessRow
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
-from ...draw.cell_text import CellText, status_tone
-from ...draw.labels import WORST_FIRST, budget_label, difference_label, phase_label, severity_rank
+from ...draw.labels import (
+    WORST_FIRST,
+    CellText,
+    budget_label,
+    difference_label,
+    phase_label,
+    severity_rank,
+    status_tone,
+)
 from ...draw.palette import STATUSES
 from ...keys import bind
 from ...widgets.row_table import ROW_BINDINGS, Column, RowTable, fit_columns, scroll_to_row

@@ -26,7 +26,7 @@ from ...draw.text_output import printable
 from ...keys import shown_key
 from ...widgets.budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
 from ...widgets.cell_rows import AxesGraph, AxisLines
-from ...widgets.static_lines import StaticLines
+from ...widgets.content_lines import StaticLines
 from ..base import is_ascii_only
 
 _MINUTE = 60.0

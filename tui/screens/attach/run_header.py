@@ -8,8 +8,8 @@ from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.board.board import ProcessRow, RunRow
 from vramtop.monitor.snapshot.gpu_list import gpu_list
 
-from ...draw.labels import badge, format_duration, gpu_labels, process_name, urgent_label, worst_row
-from ...draw.palette import STATUSES, colour_of
+from ...draw.labels import badge, format_duration, gpu_labels, process_name, urgent_label, warning, worst_row
+from ...draw.palette import STATUSES
 from ...draw.text_output import printable
 
 
@@ -57,9 +57,7 @@ def process_header(rows: Sequence[ProcessRow]) -> Content:
 
 def warnings_content(attachment: Attachment) -> Content:
     """Return the warnings about what could not be read or understood."""
-    return Content("\n").join(
-        Content.assemble(("! ", f"bold {colour_of('warning')}"), printable(text)) for text in attachment.warnings
-    )
+    return Content("\n").join(warning(printable(text)) for text in attachment.warnings)
 
 
 def _head(facts: Sequence[str], rows: Sequence[ProcessRow], command: str) -> Content:

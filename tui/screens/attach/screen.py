@@ -38,17 +38,15 @@ from ...job.form.job_form import JobForm
 from ...job.form.reading import FormReading
 from ...keys import bind, shown_key
 from ...widgets.budget_view import is_better_estimate
+from ...widgets.content_lines import StaticLines, TitleLine
 from ...widgets.keys_line import KeysLine
-from ...widgets.static_lines import StaticLines, TitleLine
-from ..base import BoardApp, is_view_only
+from ..base import BoardApp, feed_signs, is_view_only
 from ..crash import open_crash_on
-from ..feed import feed_signs
 from ..step.screen import LiveStepScreen
-from .answer_writer import AnswerWriter
 from .rank_table import RankPlacement, RankTable
 from .rank_view import RankView
 from .run_header import process_header, run_header, run_title, warnings_content
-from .run_reader import AttachFunction, RunReader
+from .run_reader import AnswerWriter, AttachFunction, RunReader
 
 if TYPE_CHECKING:
     from textual.timer import Timer

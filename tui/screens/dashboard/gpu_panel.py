@@ -18,7 +18,6 @@ from ...draw.labels import (
     FAINT,
     MUTED,
     SEPARATOR,
-    alarm,
     badge,
     format_duration,
     job_name,
@@ -28,6 +27,7 @@ from ...draw.labels import (
     run_moments,
     severity_rank,
     shorten,
+    tag,
     urgent_label,
     worst_row,
 )
@@ -160,7 +160,7 @@ _ALWAYS = 3
 def _figures(reading: GpuReading, width: int, stale_seconds: float | None) -> Content:
     rest: list[Content | str] = [f"free {format_gib(reading.free_bytes)}", *gpu_figure_parts(reading)]
     if stale_seconds is not None:
-        age = Content.styled(f" ! {format_duration(stale_seconds)} old ", alarm())
+        age = tag(f"! {format_duration(stale_seconds)} old")
         return join_to_width([age, _used(reading, "GiB", width), *rest], width)
     wanted = [_used(reading, "GiB in use", width), *rest]
     needed = sum(Content.assemble(part).cell_length + len(SEPARATOR) for part in wanted[: 2 + _ALWAYS]) - len(SEPARATOR)

@@ -20,13 +20,13 @@ from ...draw.gpu_figures import hardware_cell
 from ...draw.labels import (
     FAINT,
     MUTED,
-    alarm,
     badge,
     format_duration,
     job_name,
     left_and_right,
     process_name,
     shorten,
+    tag,
     urgent_label,
     worst_row,
 )
@@ -34,7 +34,7 @@ from ...draw.palette import STATUSES
 from ...draw.text_output import printable
 from ...keys import bind
 from ...widgets.row_table import RowTable
-from ..feed import STALE_INTERVALS, BoardFeed
+from ..base import STALE_INTERVALS, BoardFeed
 
 _UTIL_WIDTH = 5
 _MIN_UTIL_WIDTH = 72
@@ -182,7 +182,7 @@ def is_shared(gpu: GpuRow) -> bool:
 def _status(gpu: GpuRow, stale_seconds: float | None) -> Content:
     status = gpu_status(gpu, _STATUS_WIDTH)
     if stale_seconds is not None:
-        status = Content.styled(f" ! {format_duration(stale_seconds)} old ", alarm())
+        status = tag(f"! {format_duration(stale_seconds)} old")
     status = status.truncate(_STATUS_WIDTH)
     return Content.assemble(status, " " * (_STATUS_WIDTH - status.cell_length))
 
@@ -206,7 +206,7 @@ def gpu_status(gpu: GpuRow, width: int) -> Content:
     """Return the GPU's state by its worst job: sign, word, and at the right the difference; or why there is no job."""
     for fault in gpu.reading.faults:
         if fault.field is None:
-            return Content.styled(f" ! {_GPU_FAULTS.get(fault.code, 'cannot be read')} ", alarm())
+            return tag(f"! {_GPU_FAULTS.get(fault.code, 'cannot be read')}")
     row = worst_row(gpu.rows)
     if row and row.comparison:
         mark, beside = STATUSES[row.comparison.status], urgent_label(row)

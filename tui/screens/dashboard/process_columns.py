@@ -19,8 +19,17 @@ from vramtop.monitor.snapshot.demand import DRIVER_FIGURES, Demand, ProcessFigur
 from vramtop.monitor.snapshot.faults import FIRST_SAMPLE
 from vramtop.monitor.snapshot.gpu_list import gpu_list
 
-from ...draw.cell_text import CellText, Tone, status_tone
-from ...draw.labels import budget_label, difference_label, format_duration, severity_rank, shorten, worst_row
+from ...draw.labels import (
+    CellText,
+    Tone,
+    budget_label,
+    difference_label,
+    format_duration,
+    severity_rank,
+    shorten,
+    status_tone,
+    worst_row,
+)
 from ...draw.palette import STATUSES
 from ...draw.text_output import printable
 from ...widgets.row_table import Column, fit_columns

@@ -17,8 +17,7 @@ from vramtop.monitor.host.inspect.ancestry import Ancestor
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
-from ...draw.cell_text import CellText
-from ...draw.labels import WORST_FIRST, severity_rank
+from ...draw.labels import WORST_FIRST, CellText, severity_rank
 from ...draw.palette import unattributed_label
 from ...draw.text_output import printable
 from .process_columns import (

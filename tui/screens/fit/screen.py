@@ -30,23 +30,20 @@ from vramtop.monitor.board.watchlist import Watchlist
 from ...background.job_estimates import JobEstimates
 from ...background.latest_only_task import LatestOnlyTask
 from ...job.advice import Advice, EstimateJob
-from ...job.form.help_line import help_line
+from ...job.form.field_row import help_line
 from ...job.form.job_form import JobForm
 from ...job.form.model_input import ModelInput
 from ...job.loaded_job import LoadedJob
 from ...job.usual_sizes import with_older_libraries
 from ...keys import bind, shown_key
 from ...widgets.choice import Choice
+from ...widgets.content_lines import StaticLines
 from ...widgets.keys_line import KeysLine
-from ...widgets.static_lines import StaticLines
 from ..base import BoardApp
-from ..preflight.mark import PreflightMark
-from ..preflight.screen import open_preflight
-from .advice import Capacity, QuickEstimatorFor, advice_on, capacity_fingerprint
-from .gpu_picker import GpuPicker
-from .settings_pane import SettingsPane
+from ..preflight.screen import PreflightMark, open_preflight
+from .gpu_picker import Capacity, GpuPicker, QuickEstimatorFor, advice_on, capacity_fingerprint
+from .settings_pane import SettingsPane, UndoHistory
 from .suggestions import Suggestions
-from .undo_history import UndoHistory
 from .verdict_view import VerdictView
 
 if TYPE_CHECKING:
