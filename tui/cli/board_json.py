@@ -19,12 +19,7 @@ def board_json(board: Board) -> dict[str, Any]:
     return {
         "schema": 1,
         "time": datetime.fromtimestamp(snapshot.time, timezone.utc).isoformat(),
-        "source": {
-            "kind": snapshot.source.kind,
-            "host": snapshot.source.host,
-            "driver_version": snapshot.source.driver_version,
-            "cuda_version": snapshot.source.cuda_version,
-        },
+        "source": _values(snapshot.source, "kind", "host", "driver_version", "cuda_version"),
         "faults": msgspec.to_builtins(snapshot.faults),
         "filter": None if board.hidden is None else _filter_json(board.hidden),
         "gpus": [_gpu_json(row, board) for row in board.gpus if board.displays_gpu(row.reading)],

@@ -75,9 +75,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return flush_output(limit.exit_code)
         if isinstance(error, OSError) and error.filename is None:  # an error of a stream: one of a file names the file
             return report_write_error(error)
-        from .crash_report import report_crash
+        from .crash_report import crash_sentence
 
-        return flush_output(report_crash(error))
+        print(f"vramtop: {crash_sentence(error)}", file=sys.stderr)
+        return flush_output(ExitCode.INTERNAL_ERROR)
     finally:
         if argv is None:
             gc.freeze()  # at exit the interpreter need not search all objects for garbage

@@ -61,18 +61,6 @@ def column_sizes(history: Readings, width: int, span_seconds: float, now: float)
     return columns
 
 
-def column_of(time: float, *, width: int, span_seconds: float, now: float) -> int | None:
-    """Return the column of a moment; None if it is older than the graph."""
-    slot_seconds = span_seconds / width
-    column = int(time // slot_seconds) - _first_slot(width, slot_seconds, now)
-    return min(width - 1, column) if column >= 0 else None
-
-
-def level_of(size: int | None, full: int, top_bytes: int) -> int:
-    """Return the height of a size on a scale of ``full`` steps: at least one step if it is not zero."""
-    return 0 if not size else min(full, max(1, round(size * full / top_bytes)))
-
-
 def axis_labels(top_bytes: int, height: int, *, lines: Sequence[int] = ()) -> list[str]:
     """Return the scale at the left: the value of the top edge of a row, or of the line in it; the last one is 0.
 
@@ -128,7 +116,10 @@ def timeline_marks(
     """
     if width <= 0:
         return ()
-    columns = [column_of(mark.time, width=width, span_seconds=span_seconds, now=now) for mark in marks]
+    slot_seconds = span_seconds / width
+    first = _first_slot(width, slot_seconds, now)
+    slots = (int(mark.time // slot_seconds) - first for mark in marks)
+    columns = [min(width - 1, slot) if slot >= 0 else None for slot in slots]  # None: older than the graph
     older = [mark for mark, column in zip(marks, columns, strict=True) if column is None and not mark.colour]
     shown = [
         TimelineMark(column, mark.labels, mark.colour)

@@ -111,12 +111,11 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
     RowTable > .table--header { background: $panel; color: $text; text-style: bold; }
     """
 
+    @dataclass
     class Opened(Message):
         """The user opens a row."""
 
-        def __init__(self, row: Any) -> None:
-            super().__init__()
-            self.row = row
+        row: Any
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             keep=options.history,
             progress=progress,
         )
-        found = measure_job(how.job(load_from_options(options, launch).job), how)
+        found = measure_job(load_from_options(options, launch).job, how)
     if options.json:
         print(json_text(measured_json(found)), flush=True)
         if found.error is not None:

@@ -1,7 +1,8 @@
 """The cards of the catalogue on which a job fits, smallest first; what ``vramtop fit`` prints without GPUs."""
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -60,7 +61,10 @@ def find_cards(job: Job, budget: Budget) -> tuple[Card, ...]:
     if budget.peak.says_nothing:
         return ()
     gpus = [gpu for gpu in catalogue() if not gpu.unified]
-    beyond = beyond_formula(job, budget)
+    beyond = 0  # bytes by which the budget exceeds the closed form, where that knows the model
+    if budget.method != "formula":
+        with suppress(CannotTellError):
+            beyond = uncorrected(budget).peak.device_bytes - quick_estimator(job)(job).peak.device_bytes
     trains = job.training.mode == "train"
     counts = [(1,)] if len(budget.ranks) > 1 or job.is_served else [_COUNTS, _MANY] if trains else [_COUNTS]
     found: list[Card] = []
@@ -126,8 +130,9 @@ def _rows(cards: Sequence[Card]) -> Iterator[tuple[str, str, str, str]]:
 def _fewest(job: Job, budget: Budget, beyond: int, gpu: Gpu, counts: Sequence[int]) -> Card | None:
     """Return the smallest number of these GPUs on which the job fits; None: it does not."""
     own = len(budget.ranks)
-    estimate = estimator_on_card(job, gpu, beyond)
-    if estimate is None:
+    try:
+        quick = quick_estimator(job, gpu=gpu)
+    except CannotTellError:  # what was estimated counts for every card
         return _card(budget, gpu, own, split=None)
     for count in counts:
         if count == 1:
@@ -137,7 +142,8 @@ def _fewest(job: Job, budget: Budget, beyond: int, gpu: Gpu, counts: Sequence[in
         else:
             split, changed = _SPLIT, with_changes(job, {"parallel.tensor": count})
         try:
-            card = _card(estimate(changed), gpu, max(own, count), split=split)
+            found = quick(changed)
+            card = _card(shifted(found, beyond) if beyond else found, gpu, max(own, count), split=split)
         except InputError:  # its heads cannot be divided by so many
             continue
         if card is not None:
@@ -157,34 +163,6 @@ def _card(budget: Budget, gpu: Gpu, count: int, *, split: str | None) -> Card | 
         strategy=split,
         device_bytes=budget.peak.device_bytes,
     )
-
-
-def beyond_formula(job: Job, budget: Budget) -> int:
-    """Return by how many bytes a budget exceeds the closed form; 0 if that does not know the model."""
-    if budget.method == "formula":
-        return 0
-    try:
-        return uncorrected(budget).peak.device_bytes - quick_estimator(job)(job).peak.device_bytes
-    except CannotTellError:
-        return 0
-
-
-def estimator_on_card(job: Job, gpu: Gpu | None, beyond: int) -> Callable[[Job], Budget] | None:
-    """Return estimates by the closed form on a card, shifted by what a more accurate budget has beyond it.
-
-    Args:
-        job: the job.
-        gpu: the card.
-        beyond: bytes, from ``beyond_formula``.
-
-    Returns:
-        None if the formula does not know the model: what was estimated counts for every card.
-    """
-    try:
-        quick = quick_estimator(job, gpu=gpu)
-    except CannotTellError:
-        return None
-    return (lambda changed: shifted(quick(changed), beyond)) if beyond else quick
 
 
 def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: Budget, reason: str) -> int:

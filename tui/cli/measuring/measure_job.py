@@ -53,18 +53,6 @@ class Measuring(msgspec.Struct, frozen=True, kw_only=True):
     keep: bool
     progress: Callable[[str], None]
 
-    def job(self, job: Job) -> Job:
-        """Return the job that is run in place of this one: on the CPU a tiny one."""
-        return job if self.gpus is not None else tiny_job(job, resolve_model(job.model))
-
-    def predicted_job(self, job: Job) -> Job:
-        """Return the job as its prediction takes it: on the CPU without the workspaces that cuBLAS has on a GPU."""
-        if self.gpus is not None:
-            return job
-        return msgspec.structs.replace(
-            job, software=msgspec.structs.replace(job.software, cublas_workspace=_NO_WORKSPACE)
-        )
-
 
 class MeasuredJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job beside its measurement, or the reason why there is none."""
@@ -96,7 +84,7 @@ def measure_job(job: Job, how: Measuring) -> MeasuredJob:
     """Measure a job, predict it, and keep both.
 
     Args:
-        job: as it is run.
+        job: on the CPU a tiny one is run in its place.
         how: on which device, how long.
 
     Raises:
@@ -104,8 +92,12 @@ def measure_job(job: Job, how: Measuring) -> MeasuredJob:
     """
     started = time.monotonic()
     free: FreeGpus | None = None
+    if how.gpus is None:
+        job = tiny_job(job, resolve_model(job.model))
     model = resolve_model(job.model)
-    job = job_of_model(job, model)
+    job = planned = job_of_model(job, model)
+    if how.gpus is None:  # without the workspaces that cuBLAS has on a GPU
+        planned = replace(job, software=replace(job.software, cublas_workspace=_NO_WORKSPACE))
     found = MeasuredJob(job=job, budget=None)
     try:
         if how.gpus is None:
@@ -117,7 +109,7 @@ def measure_job(job: Job, how: Measuring) -> MeasuredJob:
         how.progress(f"estimating {job.label}")
         try:
             gpu = free.devices[0].gpu_type if free else None
-            budget = estimate(how.predicted_job(job), method=how.method, gpu=gpu, python=how.python)
+            budget = estimate(planned, method=how.method, gpu=gpu, python=how.python)
             found = replace(found, budget=budget)
         except CannotTellError as error:
             found = replace(found, unpredicted=error.message)

@@ -57,9 +57,10 @@ class Parser(argparse.ArgumentParser):
             dashes = "; write the command after --" if dashes_follow else ""
             self.error(f"unexpected: {' '.join(unknown)}{dashes}")
         name = flag.partition("=")[0]
-        from .unknown_flag import describes_job, meant_by  # not at start-up
+        from ...job.flags.words import flag_names  # not at start-up
+        from .unknown_flag import meant_by
 
-        if dashes_follow and describes_job(name):
+        if dashes_follow and name.replace("_", "-") in flag_names():
             own = "a program has its own flags, in the command after --"
             self.fail(f"{name} describes a job for vramtop fit; {own}")
         if (meant := meant_by(name, self._option_string_actions)) is not None:

@@ -188,15 +188,6 @@ def add_reading_arguments(parser: argparse.ArgumentParser, interval: float | str
     flag(parser, "--interval SECONDS", "Time between readings (default: 1).", type=positive_seconds, default=interval)
 
 
-def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``vramtop stream``."""
-    parser.epilog = (
-        "The first field of each line is its schema version; vramtop --host reads versions that differ by one. The "
-        "command ends when standard input or output closes, so a broken connection leaves nothing running."
-    )
-    add_reading_arguments(parser)
-
-
 def add_host_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--host``, and ``--prometheus`` with its files."""
     group = rare_group(

@@ -1,6 +1,7 @@
 """The GPUs as rows, one line each, with a cursor; the dashboard shows the selected one as a panel."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -260,13 +261,12 @@ class GpuRows(RowTable[GpuRow], can_focus=True):
     _stale: Mapping[GpuKey, float | None]
     """Ages of readings in seconds, of those that are stale."""
 
+    @dataclass
     class Selected(Message):
         """The user has moved the cursor to another GPU."""
 
-        def __init__(self, position: int) -> None:
-            super().__init__()
-            self.position = position
-            """Position of the GPU in the list."""
+        position: int
+        """Position of the GPU in the list."""
 
     class Opened(RowTable.Opened):
         """The user opens a GPU; ``row`` is a ``GpuRow``."""

@@ -129,7 +129,11 @@ class GpuPicker(Horizontal):
         chosen = self._names[self._words.index(event.value)]
         if chosen != self._chosen:
             self._chosen = chosen
-            self._show_count()
+            if not self.query("#count"):
+                self.mount(*_count_widgets())
+            self.set_class(chosen != _HERE, "-catalogue")
+            for widget in (self.query_one("#times"), self.query_one("#count")):
+                widget.display = chosen != _HERE
             self.post_message(self.Changed())
 
     @on(Input.Changed, "#count")
@@ -153,14 +157,6 @@ class GpuPicker(Horizontal):
     def on_descendant_focus(self) -> None:
         """Post that the focus is here, as the form does for its fields."""
         self.post_message(JobForm.FieldFocused("target.gpu"))
-
-    def _show_count(self) -> None:
-        """Show the count if a model of the catalogue is chosen."""
-        if not self.query("#count"):
-            self.mount(*_count_widgets())
-        self.set_class(self._chosen != _HERE, "-catalogue")
-        for widget in (self.query_one("#times"), self.query_one("#count")):
-            widget.display = self._chosen != _HERE
 
 
 def _count_widgets() -> tuple[Widget, Widget]:

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
@@ -292,13 +293,18 @@ class FitCheckScreen(Screen[None]):
 
     def action_save(self) -> None:
         """Save the job to a file."""
-        from ...job.dialogs import open_save_dialog
+        from ...job.dialogs import SaveJobScreen
 
-        job = self.job
+        job, file = self.job, self._opened.loaded.file if self._opened else None
         if job is None or not _has_model(job):
             self._warn(f"There is no job to save: {self._why_not()}")
-        else:
-            open_save_dialog(self, job, self._opened.loaded.file if self._opened else None)
+            return
+
+        def saved(path: Path | None) -> None:
+            if path is not None:
+                self.notify(f"saved: vramtop fit {path}", markup=False)
+
+        self.app.push_screen(SaveJobScreen(job, str(file or f"{job.label}.toml")), saved)
 
     def action_copy(self) -> None:
         """Copy the changed settings to the clipboard, as flags and as edits of what was opened, and show them."""

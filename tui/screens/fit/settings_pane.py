@@ -1,4 +1,4 @@
-"""The form of the fit check: the settings of the job, errors under their fields, and the way back to earlier versions."""
+"""The form of the fit check: the settings of the job, errors under their fields, and the way back."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
