@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -20,9 +21,8 @@ from vramtop.monitor.sources.sampler import EarlySampler, Sampler
 from vramtop.monitor.storage.settings.schema import THEME
 
 from ..keys import APP_KEYS
-from ..screens.base import BoardApp, DemandsFigures, ShowsBoard, ShowsFeed, is_complete
+from ..screens.base import STALE_INTERVALS, BoardApp, BoardFeed, DemandsFigures, ShowsBoard, ShowsFeed, is_complete
 from ..screens.dashboard.screen import DashboardScreen
-from ..screens.feed import STALE_INTERVALS, BoardFeed
 from ..screens.registry import SCREENS, preload_screens
 from .help import HelpScreen
 from .options import AppOptions
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
     from textual.theme import Theme
 
-    from vramtop.monitor.board.board import Board, PendingRow, ProcessRow
+    from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.board.watchlist import Watchlist
     from vramtop.monitor.snapshot.snapshot import GpuKey, Snapshot
     from vramtop.monitor.sources.sampler import SnapshotSource
@@ -44,24 +44,23 @@ if TYPE_CHECKING:
     from ..background.recorder import Recorder
 
 
+@dataclass
 class BoardUpdated(Message):
     """There is a new board: of a new snapshot, or rebuilt from the latest one because the known jobs changed."""
 
-    def __init__(self, board: Board, *, rebuilt: bool = False) -> None:
-        super().__init__()
-        self.board, self.rebuilt = board, rebuilt
+    board: Board
+    rebuilt: bool = False
 
     def can_replace(self, message: Message) -> bool:
         """Replace an earlier board that is still in the queue."""
         return isinstance(message, BoardUpdated)
 
 
+@dataclass
 class SourceFailed(Message):
     """The source could not be read."""
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__()
-        self.sentence = sentence
+    sentence: str
 
 
 class VramtopApp(ThemedApp, BoardApp):
@@ -104,9 +103,6 @@ class VramtopApp(ThemedApp, BoardApp):
             else Sampler(source, options.interval, self._build_board, self._report_failure)
         )
 
-    def _show_notice(self, sentence: str) -> None:
-        self.notify(sentence, severity="warning", markup=False)
-
     def save_setting(self, name: str, value: Value | None) -> None:
         """Keep what the user has chosen on a screen, for this run and later ones."""
         values = self._options.settings
@@ -148,8 +144,9 @@ class VramtopApp(ThemedApp, BoardApp):
 
     def on_mount(self) -> None:
         """Start the sampler, or take over the one that runs already; show what was found before the app was open."""
-        for sentence in self._options.notices.show_on(partial(self.call_from_thread, self._show_notice)):
-            self._show_notice(sentence)
+        warn = partial(self.notify, severity="warning", markup=False)
+        for sentence in self._options.notices.show_on(partial(self.call_from_thread, warn)):
+            warn(sentence)
         self.call_after_refresh(_resume_garbage_collection)
         if self.attach is not None:
             self.attach.on_change = self._post_rebuilt_board
@@ -283,16 +280,11 @@ class VramtopApp(ThemedApp, BoardApp):
         if self.board is None or board.snapshot is not self.board.snapshot:  # a rebuilt board is no newer
             self._board_at, self._failure = self._options.clock(), None
         self.board = board
-        for row in board.pending:
-            self._tell_of_fit(row)
-
-    def _tell_of_fit(self, row: PendingRow) -> None:
-        """Tell of a pending job that starts or ceases to fit, once."""
-        key, label, changed_at = job_key(row.job), row.job.label, row.fits_changed_at
-        if changed_at is None or self._fits_changed.get(key) == changed_at:
-            return
-        self._fits_changed[key] = changed_at
-        self.notify(f"{label} fits now" if row.fits else f"{label} no longer fits", markup=False)
+        for row in board.pending:  # of one that starts or ceases to fit the user is told once
+            key, label, changed_at = job_key(row.job), row.job.label, row.fits_changed_at
+            if changed_at is not None and self._fits_changed.get(key) != changed_at:
+                self._fits_changed[key] = changed_at
+                self.notify(f"{label} fits now" if row.fits else f"{label} no longer fits", markup=False)
 
     def _build_board(self, snapshot: Snapshot) -> None:
         """Build a board on the sampler's thread: estimates and comparisons are kept off the UI thread."""

@@ -1,4 +1,4 @@
-"""The app that changes nothing: no process ends, nothing is started, and no file is opened or written from it.
+"""The apps that change nothing: no process ends, nothing is started, and no file is opened or written from them.
 
 The screens that it may open are listed; every other one, new ones among them, is refused where Textual opens screens.
 """
@@ -14,6 +14,10 @@ from textual.command import CommandPalette
 from textual.dom import DOMNode
 from textual.screen import Screen
 
+from vramtop.monitor.board.board import ProcessRow
+
+from ..draw.text_output import printable
+from ..screens.dashboard.process_columns import process_command
 from .app import VramtopApp
 
 REFUSAL = "vramtop was started with --view-only: it starts, ends, opens and saves nothing."
@@ -97,3 +101,17 @@ class ViewOnlyApp(VramtopApp):
 
     def _refuse(self) -> None:
         self.notify(self.refusal, severity="warning", markup=False)
+
+
+class HostsApp(ViewOnlyApp):
+    """Shows the boards of ``HostsWatchlist``; what needs the files or the driver of a host is refused."""
+
+    refusal = "vramtop only shows other hosts; run it there to attach, to check a job, or to end a process."
+    refused_screens = (*ViewOnlyApp.refused_screens, "attach", "crash", "step")
+    stop_seconds = 3.0
+    """What was started on the hosts gets this long to end."""
+
+    def show_process(self, row: ProcessRow) -> None:
+        """Say what the host says of this process: how it compares with its budget, and its command line."""
+        sentence = row.comparison.sentence if row.comparison else "It has no budget."
+        self.notify(f"{process_command(row)}\n{printable(sentence)}", markup=False)

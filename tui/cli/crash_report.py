@@ -1,18 +1,9 @@
 """Internal errors: the user gets a sentence, and a file with the traceback for a bug report."""
 
 import platform
-import sys
 import time
 import traceback
 from pathlib import Path
-
-
-def report_crash(error: BaseException) -> int:
-    """Print the sentence of an internal error and return the exit code."""
-    from vramtop.estimator.common.errors import ExitCode
-
-    sys.stderr.write(f"vramtop: {crash_sentence(error)}\n")
-    return ExitCode.INTERNAL_ERROR
 
 
 def crash_sentence(error: BaseException) -> str:

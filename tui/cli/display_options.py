@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from vramtop.monitor.board.display_filter import DisplayFilter
 
@@ -20,11 +20,11 @@ def add_display_arguments(parser: argparse.ArgumentParser) -> None:
         "GPU figures still cover the whole GPU, and a line says what is hidden.",
     )
     group.add_argument(
-        "--user", dest="display_user", type=_checked(_names), metavar="NAME[,NAME]",
+        "--user", dest="display_user", type=_users, metavar="NAME[,NAME]",
         help="show only processes of these users",
     )  # fmt: skip
     group.add_argument(
-        "--gpu", dest="display_gpu", type=_checked(_devices), metavar="GPU[,GPU]",
+        "--gpu", dest="display_gpu", type=_devices, metavar="GPU[,GPU]",
         help="show only these GPUs, by index, range, MIG device, or uuid prefix: 0,2-3,0:3,GPU-5a3f",
     )  # fmt: skip
 
@@ -59,28 +59,20 @@ def _typed(options: argparse.Namespace) -> dict[str, str]:
     return {name: value for name, value in values.items() if value}
 
 
-def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
-    """Return an argument type that keeps the text, and turns an InputError into one of the parser."""
-
-    def parse(text: str) -> str:
-        try:
-            check(text)
-        except InputError as error:
-            raise argparse.ArgumentTypeError(error.message) from None
-        return text
-
-    return parse
-
-
-def _names(text: str) -> None:
+def _users(text: str) -> str:
     if not all(_parts(text)):
-        raise InputError(f"{text!r} is not a list of users: give names, such as ann or ann,bob")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of users: give names, such as ann or ann,bob")
+    return text
 
 
-def _devices(text: str) -> None:
+def _devices(text: str) -> str:
     from vramtop.monitor.board.display_filter import parse_devices
 
-    parse_devices(text)
+    try:
+        parse_devices(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(error.message) from None
+    return text
 
 
 def _parts(text: str) -> Sequence[str]:

@@ -13,8 +13,7 @@ from vramtop.estimator.common.secrets import show_secrets
 
 from ..draw.text_output import printable
 from .display_options import add_display_arguments, require_none_typed
-from .parsing.command_parser import CommandParser
-from .parsing.parser import Parser
+from .parsing.parser import CommandParser, Parser
 from .parsing.shared_arguments import (
     add_host_arguments,
     add_output_arguments,
@@ -76,9 +75,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return flush_output(limit.exit_code)
         if isinstance(error, OSError) and error.filename is None:  # an error of a stream: one of a file names the file
             return report_write_error(error)
-        from .crash_report import report_crash
+        from .crash_report import crash_sentence
 
-        return flush_output(report_crash(error))
+        print(f"vramtop: {crash_sentence(error)}", file=sys.stderr)
+        return flush_output(ExitCode.INTERNAL_ERROR)
     finally:
         if argv is None:
             gc.freeze()  # at exit the interpreter need not search all objects for garbage

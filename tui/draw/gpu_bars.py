@@ -5,8 +5,11 @@ budget is red, and lies right of the budget's range. Everything else that is hel
 row of ``palette.OTHER_MEMORY``, from which legends are made, and a segment here.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from textual.content import Content
@@ -15,9 +18,23 @@ from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
-from .bars import BarRange, BarSegment, Cell, beyond_segment, cell_runs, component_segments, draw_bar, memory_segment
-from .labels import job_name, worst_row
-from .palette import STATUSES, colour_of, ink_on
+from .bars import (
+    BarRange,
+    BarSegment,
+    Cell,
+    beyond_segment,
+    cell_runs,
+    component_segments,
+    draw_bar,
+    inked,
+    memory_segment,
+)
+from .labels import MUTED, job_name, worst_row
+from .palette import COMPONENTS, OTHER_MEMORY, STATUSES, MemoryKind, colour_of, ink_on, on_colour
+
+if TYPE_CHECKING:
+    from vramtop.estimator.budget import Budget
+
 
 BUDGET_LINE = "━"
 _MIN_PROCESS_CELLS = 1.5
@@ -79,7 +96,7 @@ def budget_cells(gpu: GpuRow, width: int) -> Sequence[Cell] | None:
     alike = len(budgets) == 1 or all(budget.serving is not None for budget in budgets)
     wording = budgets[0] if budgets and alike else None  # the only job's words, or a server's if all are servers
     segments = (*component_segments(components, budget=wording, uncertain=is_uncertain(gpu)), slack)
-    span = BarRange(low_bytes=gpu.low_bytes or expected, high_bytes=gpu.high_bytes or expected)
+    span = gpu.low_bytes or expected, gpu.high_bytes or expected
     return _drawn_budget(segments, gpu.reading.total_bytes or 1, width, span)
 
 
@@ -103,8 +120,7 @@ def held_cells_with_budget_mark(gpu: GpuRow, width: int) -> list[Cell]:
         return held_cells(gpu, width, figures=False)
     at = min(width - 1, max(0, round(gpu.expected_bytes * width / (gpu.reading.total_bytes or 1)) - 1))
     cells = held_cells(gpu, width, figures=False, label_end=at)
-    ground = cells[at].ground
-    cells[at] = Cell(_MARK, ground and ink_on(ground), ground)
+    cells[at] = inked(_MARK, cells[at].ground)
     return cells
 
 
@@ -162,3 +178,35 @@ def _difference(gpu: GpuRow) -> tuple[str, str | None]:
     sizes = [row.comparison.difference_bytes for row in those if row.comparison]
     known = [size for size in sizes if size is not None]
     return format_gib(sum(known), signed=True) if known else "", STATUSES[first.comparison.status].colour
+
+
+_BAR_SIGNS: tuple[MemoryKind, ...] = ("slack", "unattributed", "reserved")
+_OF_PROGRAMS = ("other_models", "inputs")
+"""Components that only rehearsed programs have."""
+
+
+def legend_line(width: int, *, bars: bool = True, budget: Budget | None = None) -> Content:
+    """Return the legend, with short words if there is little space.
+
+    Args:
+        width: in cells.
+        bars: with the signs that only bars have.
+        budget: of a rehearsed program, whose own components are named; None: of described jobs.
+    """
+    phases = budget.phases if budget is not None else ()
+    marks = [
+        mark
+        for name, mark in COMPONENTS.items()
+        if name not in _OF_PROGRAMS or any(getattr(phase.components, name) for phase in phases)
+    ]
+    slack, unattributed, reserved = (f"{mark.letter} {mark.word}" for mark in map(OTHER_MEMORY.__getitem__, _BAR_SIGNS))
+    signs = f"  {slack}  ├─┤ range  {unattributed}  {reserved}" if bars else ""
+    for short, extra in ((False, signs), (False, ""), (True, "")):
+        parts = []
+        for mark in marks:
+            word = mark.short_word if short else mark.word
+            parts.append(Content.assemble((mark.letter, on_colour(mark.colour)), (f" {word}", MUTED)))
+        line = Content.assemble(Content("  ").join(parts), (extra, MUTED))
+        if line.cell_length <= width:
+            break
+    return line.truncate(width)

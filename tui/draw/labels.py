@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+import msgspec
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.board.comparison import Comparison, Status
     from vramtop.monitor.snapshot.snapshot import GpuProcess
 
+
 WORST_FIRST: tuple[Status, ...] = (
     *("out_of_memory", "over", "growing", "under", "unknown", "incomplete"),
     *("loading", "warming_up", "on_budget", "ended"),
@@ -33,9 +35,14 @@ MUTED = "$foreground 65%"
 FAINT = "$foreground 35%"
 
 
-def alarm() -> str:
-    """Return the style of what needs attention."""
-    return f"bold {on_colour(colour_of('warning'))}"
+def tag(words: str, colour: str = "warning") -> Content:
+    """Return words that need attention between spaces, on the colour of this name."""
+    return Content.styled(f" {words} ", f"bold {on_colour(colour_of(colour))}")
+
+
+def warning(sentence: str) -> Content:
+    """Return a warning about a job or a run behind its sign."""
+    return Content.assemble(("! ", f"bold {colour_of('warning')}"), sentence)
 
 
 def shorten(text: str, width: int) -> str:
@@ -163,3 +170,27 @@ def left_and_right(left: Content, right: Content, width: int) -> Content:
         left = left.truncate(left_width, ellipsis=True)
     gap = max(0, width - left.cell_length - right.cell_length)
     return Content.assemble(left, " " * gap, right).truncate(width)
+
+
+Tone = Literal["plain", "muted", "good", "over", "under"]
+
+
+class CellText(msgspec.Struct, frozen=True):
+    """The text of a cell, and its tone: no style, because a line is kept while its cells are equal, in any theme."""
+
+    text: str
+    tone: Tone = "plain"
+
+
+def status_tone(row: ProcessRow) -> Tone:
+    """Return the tone of a process's status."""
+    if row.comparison is None:
+        return "muted"
+    match row.comparison.status:
+        case "over" | "growing" | "out_of_memory":
+            return "over"
+        case "under":
+            return "under"
+        case "on_budget":
+            return "good"
+    return "muted"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .bars import Cell, component_segments
+from .bars import BarSegment, Cell, component_segments, inked, memory_segment
 from .memory_graph import (
     EIGHTHS,
     MAX_GPU_TO_PEAK,
@@ -23,12 +23,11 @@ from .memory_graph import (
     TimeMark,
     cell_parts,
     column_sizes,
-    level_of,
     split_cell,
     timeline_cells,
     timeline_marks,
 )
-from .palette import COMPONENTS, OTHER_MEMORY, blend, colour_of, ink_on
+from .palette import blend, colour_of
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget import Components
@@ -82,10 +81,11 @@ def run_graph_rows(
     if width <= 0 or height <= 0 or data.top_bytes <= 0:
         return []
     sizes = column_sizes(data.history, width, data.span_seconds, data.now)
-    levels = [level_of(size, height * STEPS, data.top_bytes) for size in sizes]
+    full = height * STEPS  # what is not 0 has a step at least
+    levels = [min(full, max(1, round(size * full / data.top_bytes))) if size else 0 for size in sizes]
     bands = _bands(data, height, ground=ground, patterns=patterns)
     lines = {row_of(line.size_bytes, height, data.top_bytes): line for line in data.lines}
-    marks = {mark.column: mark.colour or colour_of("neutral") for mark in _marks(data, width) if mark.column}
+    marks = {at: mark.colour or colour_of("neutral") for at, mark in _marks(data, width) if at}
     calm, rows = data.colour or colour_of("no_budget"), []
     for y in range(height - 1, -1, -1):
         curve = colour_of("bad") if _is_beyond(data, y, height) else calm
@@ -120,8 +120,7 @@ def _write_labels(rows: list[list[Cell]], levels: Sequence[int], data: RunGraphD
             if start is not None:
                 taken.add(y)
                 for x, char in enumerate(label, start=start):
-                    ground = row[x].ground
-                    row[x] = Cell(char, ground and ink_on(ground), ground)
+                    row[x] = inked(char, row[x].ground)
                 break
 
 
@@ -198,7 +197,7 @@ def _with_line(row: list[Cell], levels: Sequence[int], y: int, band: _Band, line
         crest = 0 < reach < STEPS + _CURVE_EIGHTHS
         if not crest:
             ground = band.held.ground or band.held.colour if reach > 0 else band.ground
-            row[x] = Cell(line.char, line.colour or (ground and ink_on(ground)), ground)
+            row[x] = Cell(line.char, line.colour, ground) if line.colour else inked(line.char, ground)
     return row
 
 
@@ -216,28 +215,21 @@ def _bands(data: RunGraphData, height: int, *, ground: str, patterns: bool) -> l
     layers = _stack(data)
     ends = accumulate(layer.size_bytes for layer in layers)
     numbers = accumulate(layer.size_bytes >= unit * STEPS / 2 for layer in layers)  # thin ones share a pattern
-    edges = [((at, layer.colour), round(end / unit)) for at, end, layer in zip(numbers, ends, layers, strict=True)]
+    edges = [
+        ((at, layer.colour or ground), round(end / unit)) for at, end, layer in zip(numbers, ends, layers, strict=True)
+    ]
     return [
         _band(cell_parts(edges, y), blend(curve, ground, _HELD_SHARE), ground, patterns=patterns)
         for y, curve in enumerate(curves)
     ]
 
 
-class _Layer(msgspec.Struct, frozen=True):
-    """A component of the budget."""
-
-    size_bytes: int
-    colour: str
-    labels: tuple[str, ...] = ()
-
-
-def _stack(data: RunGraphData) -> list[_Layer]:
+def _stack(data: RunGraphData) -> list[BarSegment]:
     """Return the layers, from the bottom."""
     if data.layers is None:
         return []
     segments = dict(zip((name for name, _ in data.layers.items()), component_segments(data.layers), strict=True))
-    stack = [_Layer(segments[name].size_bytes, COMPONENTS[name].colour, segments[name].labels) for name in STACK_ORDER]
-    return [*stack, _Layer(max(0, data.slack_bytes), OTHER_MEMORY["slack"].colour)]
+    return [*(segments[name] for name in STACK_ORDER), memory_segment("slack", max(0, data.slack_bytes))]
 
 
 _Parts = Sequence[tuple[tuple[int, str] | None, int]]

@@ -12,7 +12,6 @@ import msgspec
 from vramtop.estimator.common.secrets import displayed
 from vramtop.monitor.host.plain_text import strip_invisible
 
-from .ascii import to_ascii
 from .bars import Cell, cell_runs
 from .colours import nearest_of_16, nearest_of_256, parse_hex
 from .terminal_capabilities import ColourDepth, colour_depth, is_dumb_terminal, locale_is_utf8, use_colour
@@ -151,3 +150,31 @@ def _width(text: str) -> int:
     from rich.cells import cell_len  # importing it takes a tenth of the start-up time
 
     return cell_len(text)
+
+
+_LINES = {
+    **dict.fromkeys("─┈╌", "-"),
+    **dict.fromkeys("│┃║┆┊▏▎▍▌▐▕▊▋▉", "|"),
+    **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝┏┓┗┛", "+"),
+}
+_BLOCKS = {
+    **dict.fromkeys("█▇▆", "#"),
+    **dict.fromkeys("▅▄▃", ":"),
+    **dict.fromkeys("▂▁▔▀", "."),
+    "▓": "%",
+    "▒": "=",
+    "░": ".",
+}
+_ARROWS = {"▶": ">", "►": ">", "◀": "<", "→": ">", "←": "<", "↓": "v", "↑": "^", "↗": "/"}
+_OTHER = dict(zip("┄━═°–—•✓✗▲▼■…×−·≥▸▾╱", "~== --*+x^v#.x-->+-/", strict=True))
+_TABLE = str.maketrans(_LINES | _BLOCKS | _ARROWS | _OTHER)
+
+
+@lru_cache(maxsize=4096)
+def to_ascii(text: str) -> str:
+    """Replace every non-ASCII character by ASCII characters of the same width."""
+    if text.isascii():
+        return text
+    from rich.cells import cell_len  # what Textual has at hand, and most commands need not
+
+    return "".join(char if char.isascii() else "?" * cell_len(char) for char in text.translate(_TABLE))

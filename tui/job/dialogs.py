@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.events import Paste
-from textual.screen import ModalScreen, Screen
+from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static, TextArea
 
 from vramtop.estimator.common.errors import InputError
@@ -206,22 +206,6 @@ class SaveJobScreen(AskScreen[Path]):
             raise InputError(f"{path} exists: press Enter again to replace it, or type another name")
         save_job(self._job, path, overwrite=self._replace_path == text)
         return path
-
-
-def open_save_dialog(opener: Screen[None], job: Job, file: Path | None) -> None:
-    """Ask where to save the job, and notify the user of the path.
-
-    Args:
-        opener: the screen from which it is opened.
-        job: to save.
-        file: the job file that the job was loaded from; None: it was not loaded from one.
-    """
-
-    def saved(path: Path | None) -> None:
-        if path is not None:
-            opener.notify(f"saved: vramtop fit {path}", markup=False)
-
-    opener.app.push_screen(SaveJobScreen(job, str(file or f"{job.label}.toml")), saved)
 
 
 class RehearseScreen(ModalScreen[bool]):

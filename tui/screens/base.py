@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
+from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input
 
-from ..draw.labels import shorten
+from ..draw.labels import format_duration, shorten, tag
 from ..draw.text_output import printable
 from ..tty.terminal_app import TerminalApp
 from ..widgets.choice import ChoiceMenu
@@ -29,7 +31,37 @@ if TYPE_CHECKING:
     from vramtop.monitor.storage.settings.schema import Value
 
     from ..background.job_estimates import EstimateFunction
-    from .feed import BoardFeed
+
+
+STALE_INTERVALS = 3
+"""Readings older than this number of intervals are stale."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardFeed:
+    """Interval, age and state of the readings."""
+
+    interval: float
+    """Seconds between readings."""
+    age_seconds: float | None = None
+    """Age of the latest reading; None while it is as recent as it should be."""
+    paused: bool = False
+    failure: str | None = None
+    """Why there are no new readings."""
+    recording: str | None = None
+    """Name of the file that is being recorded."""
+    banner: str | None = None
+    """A notice in the header, for example that a recording is being played."""
+
+
+def feed_signs(feed: BoardFeed) -> list[Content]:
+    """Return what a header says of the readings: paused, old; nothing where all is as usual."""
+    signs = []
+    if feed.paused:
+        signs.append(tag("paused"))
+    if feed.age_seconds is not None:
+        signs.append(tag(f"! figures are {format_duration(feed.age_seconds)} old"))
+    return signs
 
 
 _Result = TypeVar("_Result")

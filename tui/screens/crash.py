@@ -28,8 +28,8 @@ from ..draw.text_output import TextOutput, printable
 from ..job.would_fit import quick_suggestions
 from ..keys import bind
 from ..reports.crash_text import explanation_lines
+from ..widgets.content_lines import StaticLines, TitleLine
 from ..widgets.keys_line import KeysLine
-from ..widgets.static_lines import StaticLines, TitleLine
 from .base import BoardApp, DrawnScreen, is_ascii_only
 from .step.screen import show_step
 

@@ -13,14 +13,17 @@ import sys
 import termios
 import threading
 from functools import partial
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from textual.events import Resize
 from textual.geometry import Size
 
 from vramtop.estimator.common.process_limit import ProcessLimitError, process_limit_error, start_thread
 
-from .textual_private import AppHooks, DriverHooks
+from .textual_private import DriverHooks
+
+if TYPE_CHECKING:
+    from .terminal_app import TerminalApp
 
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals that end the dashboard; the keys of the same meaning arrive as keys."""
@@ -37,13 +40,6 @@ _LEAVE_SCREEN = "\x1b[<u\x1b[?1004l\x1b[?2004l\x1b[?1049l\x1b[?25h"
 _RESTORE_MOUSE = "\x1b[?1000h\x1b[?1003h\x1b[?1015h\x1b[?1006h"
 
 
-class RecordingApp(AppHooks):
-    """An app whose recording is completed also where a signal ends it and something hangs."""
-
-    def close_recording(self) -> None:
-        """Complete the recording; an app that records overrides this."""
-
-
 class TerminalDriver(DriverHooks):
     """Reads keys from standard input and draws on standard output, so that standard error may go to a file.
 
@@ -55,7 +51,7 @@ class TerminalDriver(DriverHooks):
     """
 
     def __init__(
-        self, app: RecordingApp, *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
+        self, app: "TerminalApp", *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
         output = _SafeOutput(sys.__stdout__ or sys.__stderr__)
         super().__init__(app, output=output, debug=debug, mouse=mouse, size=size)
@@ -150,20 +146,14 @@ class TerminalDriver(DriverHooks):
         """Read keys; a terminal that can no longer be read ends the dashboard without an error."""
         self._is_reading = True
         try:
-            while not self._has_read_keys():
-                pass
+            while self._is_reading:
+                with contextlib.suppress(UnicodeDecodeError):  # of a key that is not in UTF-8, which is lost
+                    super().run_input_thread()
+                    self._is_reading = False
         except OSError:
             self._event_loop.call_soon_threadsafe(self.end_by_signal, signal.SIGHUP)
         finally:
             self._is_reading = False
-
-    def _has_read_keys(self) -> bool:
-        """Read keys until the dashboard ends, or until one is not in UTF-8 (False), which is lost."""
-        try:
-            super().run_input_thread()
-        except UnicodeDecodeError:
-            return False
-        return True
 
     def terminal_size(self) -> tuple[int, int]:
         """Return columns and lines as the terminal reports them, otherwise ``COLUMNS`` and ``LINES``."""

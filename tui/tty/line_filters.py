@@ -1,7 +1,6 @@
 """Filters of every drawn line, whatever widget drew it: harmless text, ASCII, and the order of all filters."""
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
@@ -9,13 +8,12 @@ from rich.color import Color as RichColor, ColorType
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
-from textual.filter import LineFilter, Monochrome, NoColor
+from textual.filter import LineFilter
 
 from vramtop.monitor.host.plain_text import INVISIBLE_CHARACTERS
 
-from ..draw.ascii import to_ascii
 from ..draw.colours import BLACK, MIN_DRAWING_CONTRAST, MIN_TEXT_CONTRAST, WHITE, Rgb, contrast, readable
-from ..draw.terminal_capabilities import ColourDepth
+from ..draw.text_output import to_ascii
 
 _WORDS = re.compile(r"\w|[^\W\u2500-\u259f]|[!-~]")
 """A letter, digit or punctuation mark, not a line or block character."""
@@ -137,24 +135,3 @@ class AsciiFilter(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - Textual's signature
         """Return the segments with ASCII text."""
         return [Segment(to_ascii(text), style, control) for text, style, control in segments]
-
-
-class OutputFilters:
-    """The filters that every drawn line goes through.
-
-    Args:
-        colours: number of colours that the terminal has.
-        ascii_only: draw with ASCII characters only.
-    """
-
-    def __init__(self, colours: ColourDepth, *, ascii_only: bool) -> None:
-        self.colourless = colours == "none"
-        self.colour_filter = ColourlessFilter() if self.colourless else ReadableFilter()
-        self.ascii_filter = AsciiFilter(ascii_only)
-        self._control_characters = ControlCharacterFilter()
-
-    def combine(self, textual_filters: Sequence[LineFilter]) -> Sequence[LineFilter]:
-        """Return Textual's filters, then these; Textual's own for NO_COLOR are left out, since they still use greys."""
-        kept = [each for each in textual_filters if not isinstance(each, (Monochrome, NoColor))]
-        ascii_filters = [self.ascii_filter] if self.ascii_filter.enabled else []
-        return [*kept, self.colour_filter, self._control_characters, *ascii_filters]

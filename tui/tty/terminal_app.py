@@ -13,7 +13,7 @@ from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.events import Event, Key, Paste, Resize
-from textual.filter import LineFilter
+from textual.filter import LineFilter, Monochrome, NoColor
 from textual.geometry import Size
 from textual.screen import Screen
 from textual.theme import Theme
@@ -28,10 +28,10 @@ from ..draw.colours import MIN_TEXT_CONTRAST
 from ..draw.terminal_capabilities import ColourDepth
 from ..keys import TERMINAL_KEYS, key_name, shown_key
 from .changed_cells import TerminalContents
-from .driver import RecordingApp, TerminalDriver
-from .line_filters import OutputFilters
+from .driver import TerminalDriver
+from .line_filters import AsciiFilter, ColourlessFilter, ControlCharacterFilter, ReadableFilter
 from .served import is_served
-from .textual_private import HAS_LINUX_DRIVER, clear_styles_cache, terminal_size_of
+from .textual_private import HAS_LINUX_DRIVER, AppHooks, clear_styles_cache, terminal_size_of
 
 TEXT_CONTRAST_VARIABLE = "text-contrast"
 """Variable of a theme: the contrast that its text gets at least, if not 4.5."""
@@ -42,7 +42,7 @@ _READY_SECONDS = 2.0
 _READY_CHECKS = 400
 
 
-class TerminalApp(RecordingApp):
+class TerminalApp(AppHooks):
     """Draws what the terminal can show.
 
     Args:
@@ -55,8 +55,9 @@ class TerminalApp(RecordingApp):
     def __init__(self, *, colours: ColourDepth, ascii_only: bool) -> None:
         # a dashboard in the browser has a driver of its own
         super().__init__(driver_class=TerminalDriver if HAS_LINUX_DRIVER and not is_served() else None)
-        self.output_filters = OutputFilters(colours, ascii_only=ascii_only)
-        self.no_color = self.output_filters.colourless
+        self.no_color = colours == "none"
+        self.colour_filter = ColourlessFilter() if self.no_color else ReadableFilter()
+        self._ascii_filter, self._control_characters = AsciiFilter(ascii_only), ControlCharacterFilter()
         self._contents = TerminalContents()
         self.crash: Exception | None = None
         """The unexpected error that ended the app."""
@@ -68,11 +69,12 @@ class TerminalApp(RecordingApp):
     @property
     def ascii_only(self) -> bool:
         """True if only ASCII characters are drawn."""
-        return self.output_filters.ascii_filter.enabled
+        return self._ascii_filter.enabled
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return Textual's filters, then those of vramtop."""
-        return self.output_filters.combine(super().get_line_filters())
+        """Return Textual's filters, then these; Textual's own for NO_COLOR are left out, since they still use greys."""
+        kept = [each for each in super().get_line_filters() if not isinstance(each, (Monochrome, NoColor))]
+        return [*kept, self.colour_filter, self._control_characters, *([self._ascii_filter] if self.ascii_only else [])]
 
     def on_mount(self) -> None:
         """Follow the theme: where it leaves the ground to the terminal, that is taken for light or dark."""
@@ -84,6 +86,9 @@ class TerminalApp(RecordingApp):
         """Draw the whole screen: another program may have written on it."""
         self._contents.invalidate()
         self.refresh(layout=True)
+
+    def close_recording(self) -> None:
+        """Complete the recording; called also where a signal ends the app and something hangs."""
 
     def reduce_update(self, update: RenderableType | None) -> RenderableType | None:
         """Return the changed cells of an update."""
@@ -118,11 +123,7 @@ class TerminalApp(RecordingApp):
 
     def action_toggle_ascii(self) -> None:
         """Draw with ASCII characters only, or with all characters."""
-        self.output_filters.ascii_filter.enabled = not self.ascii_only
-        self.draw_again()
-
-    def draw_again(self) -> None:
-        """Draw all lines of all screens again: characters or colours have changed."""
+        self._ascii_filter.enabled = not self.ascii_only
         for screen in self.screen_stack:
             for widget in screen.walk_children(with_self=True):
                 widget.notify_style_update()
@@ -192,9 +193,8 @@ class TerminalApp(RecordingApp):
                 self.call_after_refresh(self.refresh_bindings)  # otherwise the keys of TooSmallScreen stay
 
     def _follow_theme(self, theme: Theme) -> None:
-        colour_filter = self.output_filters.colour_filter
-        colour_filter.dark = theme.dark
-        colour_filter.text_contrast = float(theme.variables.get(TEXT_CONTRAST_VARIABLE, MIN_TEXT_CONTRAST))
+        self.colour_filter.dark = theme.dark
+        self.colour_filter.text_contrast = float(theme.variables.get(TEXT_CONTRAST_VARIABLE, MIN_TEXT_CONTRAST))
 
 
 MIN_SIZE = Size(40, 10)

@@ -21,8 +21,7 @@ from textual.widget import Widget
 
 from vramtop.estimator.common.records import replace
 
-from ..draw.cell_text import CellText, Tone
-from ..draw.labels import shorten
+from ..draw.labels import CellText, Tone, shorten
 from ..keys import bind
 from .content_lines import ContentPainter
 
@@ -112,12 +111,11 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
     RowTable > .table--header { background: $panel; color: $text; text-style: bold; }
     """
 
+    @dataclass
     class Opened(Message):
         """The user opens a row."""
 
-        def __init__(self, row: Any) -> None:
-            super().__init__()
-            self.row = row
+        row: Any
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)

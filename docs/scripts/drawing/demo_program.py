@@ -24,8 +24,8 @@ from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import read_recording
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.hosts_app import HostsApp
 from vramtop.tui.app.options import AppOptions
+from vramtop.tui.app.view_only_app import HostsApp
 from vramtop.tui.background.job_estimates import EstimateFunction
 
 from .demo_fleet import ClusterSource

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from vramtop.tui.cli.main import build_parser
-from vramtop.tui.cli.parsing.command_parser import CommandParser, subcommands
 from vramtop.tui.cli.parsing.exit_codes import OF_EVERY_COMMAND, exit_codes_of
 from vramtop.tui.cli.parsing.flag_facts import FlagFacts, FlagGroup, flag_groups, positionals
+from vramtop.tui.cli.parsing.parser import CommandParser, subcommands
 from vramtop.tui.cli.parsing.shared_arguments import EVERY_COMMAND, JOB_USAGE
 
 from .markdown import bullets, code, codes, page, prose, sentence

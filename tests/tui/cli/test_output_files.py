@@ -15,7 +15,7 @@ from vramtop.estimator.job.job_file.load_and_save import save_job
 from vramtop.monitor.sources.recording import RecordingWriter
 from vramtop.tui.cli.main import COMMANDS, build_parser, main
 from vramtop.tui.cli.out_file import write_out
-from vramtop.tui.cli.parsing.command_parser import CommandParser
+from vramtop.tui.cli.parsing.parser import CommandParser
 from vramtop.tui.tty.terminal_app import TerminalApp
 
 READ = {

@@ -20,9 +20,9 @@ from vramtop.monitor.snapshot.faults import Fault
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.app.themes import DEFAULT_THEME, THEMES
-from vramtop.tui.draw.ascii import to_ascii
 from vramtop.tui.draw.colours import BLACK, WHITE, contrast, parse_hex
 from vramtop.tui.draw.palette import CHECKS, COMPONENTS, STATUSES, VERDICTS
+from vramtop.tui.draw.text_output import to_ascii
 from vramtop.tui.tty.line_filters import ColourlessFilter, ReadableFilter, is_text, to_harmless
 
 NEEDS = {"over": 20.0, "right": 40.0, "under": 75.0, "waits": 70.0, "small": 5.0}
@@ -62,7 +62,7 @@ def open_app(**options) -> VramtopApp:
 
     def with_listener() -> list[LineFilter]:
         filters = list(theirs())
-        filters.insert(filters.index(app.output_filters.colour_filter), app.listener)
+        filters.insert(filters.index(app.colour_filter), app.listener)
         return filters
 
     app.listener = Listener()
@@ -161,7 +161,7 @@ async def test_without_colour_none_is_sent_and_the_selection_stands_out() -> Non
 async def test_text_of_the_high_contrast_theme_has_a_contrast_of_seven() -> None:
     app = open_app(colours="true", theme=HIGH_CONTRAST)
     async with app.run_test() as pilot:
-        ours = app.output_filters.colour_filter
+        ours = app.colour_filter
         (segment,) = ours.apply([Segment("words", Style.parse("#777777 on #000000"))], Color.parse("#000000"))
         assert contrast(tuple(segment.style.color.get_truecolor()), (0, 0, 0)) >= 7
         app.theme = DEFAULT_THEME

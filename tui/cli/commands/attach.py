@@ -4,6 +4,7 @@ import argparse
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,6 @@ from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_to_mapping, parse_assignment, replaces_model
 from vramtop.estimator.server_budget import budget_on_gpu
-from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.attach.read_run import read_run, require_running
@@ -53,6 +53,8 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     comparison = _compare(attachment, budget, process) if budget else None
     if comparison and largest is None and snapshot and all(each.processes is not None for each in snapshot.gpus):
         comparison = replace(comparison, sentence="it is not on a GPU that is visible here")
+    anomalies = AnomalyDetector(min_duration_seconds=0).update(snapshot) if snapshot else ()
+    pids = {attachment.pid, *(rank.pid for rank in attachment.ranks)}
     report = RunReport(
         attachment=attachment,
         job=job,
@@ -62,7 +64,7 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
         divergence=_diagnose(budget, comparison, process, attachment, settings),
         snapshot=snapshot,
         faults=source_faults or _relevant_faults(snapshot, gpu),
-        anomalies=_anomalies(attachment, snapshot),
+        anomalies=tuple(anomaly for anomaly in anomalies if anomaly.concerns(pids)),
     )
     if options.json:
         print(json_text(_to_json(report, process.used_bytes if process else None)))
@@ -76,8 +78,10 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     else:
         output = detect_output(ascii_only=options.ascii)
         print("\n".join(run_lines(report, output, verbose=options.verbose)))
-        if rehearsed is None and (missing or attachment.warnings) and _can_be_rehearsed(options.process):
-            print(f"For the exact figure: vramtop attach {options.process} --rehearse runs its program beside it.")
+        if rehearsed is None and (missing or attachment.warnings):
+            with suppress(CannotTellError, InputError):
+                find_program(options.process)
+                print(f"For the exact figure: vramtop attach {options.process} --rehearse runs its program beside it.")
     return 0 if budget else 3
 
 
@@ -107,14 +111,12 @@ def largest_rank(attachment: Attachment, snapshot: Snapshot | None) -> tuple[Gpu
 
 def _read_gpus() -> tuple[Snapshot | None, tuple[str, ...]]:
     """Return the GPUs now; without a driver, None and the reason."""
-    source = NvmlSource()
-    try:
-        source.open()
-        return source.read(), ()
-    except CannotTellError as error:
-        return None, (error.message,)
-    finally:
-        source.close()
+    with closing(NvmlSource()) as source:
+        try:
+            source.open()
+            return source.read(), ()
+        except CannotTellError as error:
+            return None, (error.message,)
 
 
 def _rehearse(options: argparse.Namespace, snapshot: Snapshot | None) -> Budget:
@@ -126,14 +128,6 @@ def _rehearse(options: argparse.Namespace, snapshot: Snapshot | None) -> Budget:
     gpu_type = match_nvml_name(gpu.name, gpu.total_bytes) if gpu and gpu.name else None
     with Progress(quiet=options.json) as progress:
         return found.rehearse(gpu=gpu_type, gpus=len(held), progress=progress)
-
-
-def _can_be_rehearsed(pid: int) -> bool:
-    try:
-        find_program(pid)
-    except (CannotTellError, InputError):
-        return False
-    return True
 
 
 def _estimate(options: argparse.Namespace, attachment: Attachment, job: Job, gpu: GpuReading | None) -> Budget:
@@ -192,15 +186,6 @@ def _relevant_faults(snapshot: Snapshot | None, gpu: GpuReading | None) -> tuple
         messages = [fault.message for fault in each.faults if fault.field in fields]
         sentences += [f"GPU {each.index}: {message}" for message in dict.fromkeys(messages)]
     return tuple(sentences)
-
-
-def _anomalies(attachment: Attachment, snapshot: Snapshot | None) -> tuple[Anomaly, ...]:
-    """Return the anomalies of the run's processes."""
-    if snapshot is None:
-        return ()
-    pids = {attachment.pid, *(rank.pid for rank in attachment.ranks)}
-    anomalies = AnomalyDetector(min_duration_seconds=0).update(snapshot)
-    return tuple(anomaly for anomaly in anomalies if anomaly.concerns(pids))
 
 
 def _to_json(report: RunReport, observed_bytes: int | None) -> dict[str, Any]:

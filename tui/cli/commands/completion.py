@@ -5,6 +5,7 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 from vramtop.estimator.common.errors import CannotTellError
@@ -29,11 +30,6 @@ def dynamic_words(kind: str = "") -> Iterator[str]:
     if kind == "pids":
         from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
-        source = NvmlSource()
-        try:
+        with suppress(CannotTellError), closing(NvmlSource()) as source:
             source.open()
             yield from (str(process.pid) for _, process in source.read().processes())
-        except CannotTellError:
-            return
-        finally:
-            source.close()

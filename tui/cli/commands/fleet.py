@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,7 @@ from ..estimators import quick_estimate
 if TYPE_CHECKING:
     import argparse
 
-    from vramtop.monitor.fleet.fleet import Fleet, FleetSource, FleetTotals, HostReading
-    from vramtop.monitor.fleet.prometheus.client import PrometheusClient
+    from vramtop.monitor.fleet.fleet import Fleet, FleetSource, HostReading
     from vramtop.monitor.fleet.prometheus.prometheus_fleet import PrometheusFleet
     from vramtop.monitor.fleet.remote import RemoteFleet
 
@@ -51,8 +51,8 @@ def run(options: argparse.Namespace) -> int:
         raise InputError("vramtop cannot draw on this terminal (TERM); use --once for text")
     source: FleetSource
     if options.prometheus:
-        client = _prometheus(options)
-        source, name = _prometheus_fleet(client), f"Prometheus at {client.host}"
+        source, host = _prometheus(options)
+        name = f"Prometheus at {host}"
     else:
         hosts = _hosts(options)
         source = _remote_fleet(options, hosts)
@@ -68,25 +68,23 @@ def _read_once(options: argparse.Namespace) -> Fleet:
         VramtopError: Prometheus cannot be asked, or has no figures of GPUs; or there is no ssh here.
     """
     if options.prometheus:
-        source = _prometheus_fleet(_prometheus(options))
-        try:
+        with closing(_prometheus(options)[0]) as source:
             fleet = source.read()
-        finally:
-            source.close()
         if not fleet.hosts:
             raise VramtopError(fleet.notice or "Prometheus has no GPU metrics")
         return fleet
-    remote = _remote_fleet(options, _hosts(options))
-    try:
+    with closing(_remote_fleet(options, _hosts(options))) as remote:
         fleet = remote.wait(_CONNECT_SECONDS)
         return fleet if not options.attach else remote.wait(_ATTACH_SECONDS, until=_is_attached)
-    finally:
-        remote.close()
 
 
-def _prometheus(options: argparse.Namespace) -> PrometheusClient:
-    """Return the client, which authenticates from files and the environment: other users see command lines."""
+def _prometheus(options: argparse.Namespace) -> tuple[PrometheusFleet, str]:
+    """Return the hosts of a Prometheus, and its own host.
+
+    Its client authenticates from files and the environment: other users see command lines.
+    """
     from vramtop.monitor.fleet.prometheus.client import Credentials, PrometheusClient
+    from vramtop.monitor.fleet.prometheus.prometheus_fleet import PrometheusFleet
 
     if options.host:
         raise InputError("--host reads hosts over ssh; leave it out with --prometheus")
@@ -99,13 +97,8 @@ def _prometheus(options: argparse.Namespace) -> PrometheusClient:
         password=os.environ.get(PASSWORD_VARIABLE),
         ca_file=Path(options.prometheus_ca) if options.prometheus_ca else None,
     )
-    return PrometheusClient(options.prometheus, credentials)
-
-
-def _prometheus_fleet(client: PrometheusClient) -> PrometheusFleet:
-    from vramtop.monitor.fleet.prometheus.prometheus_fleet import PrometheusFleet
-
-    return PrometheusFleet(client)
+    client = PrometheusClient(options.prometheus, credentials)
+    return PrometheusFleet(client), client.host
 
 
 def _remote_fleet(options: argparse.Namespace, hosts: tuple[str, ...]) -> RemoteFleet:
@@ -190,7 +183,7 @@ def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
     from .dashboard import app_notices, app_options_of, run_app
 
     depth = prepare_textual()
-    from ...app.hosts_app import HostsApp
+    from ...app.view_only_app import HostsApp
 
     require_threads(_THREADS)
     app_options = app_options_of(options, app_notices(options.settings), depth)
@@ -199,23 +192,18 @@ def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
 
 def fleet_json(fleet: Fleet) -> dict[str, Any]:
     """Return the fleet as ``--once --json`` prints it; unknown values are null."""
+    sums: dict[str, Any] = to_builtins(fleet.totals.gpus)
+    if not fleet.totals.gpus.gpus:  # their bytes are unknown
+        sums |= {name: None for name in sums if name.endswith("_bytes")}
+    names = ("hosts", "silent_hosts", "connecting_hosts")
     return {
         "schema": 1,
         "time": datetime.fromtimestamp(fleet.time, timezone.utc).isoformat(),
         "source": {"kind": "hosts"},
         "notice": fleet.notice,
-        "totals": _totals_json(fleet.totals),
+        "totals": {**{name: getattr(fleet.totals, name) for name in names}, **sums},
         "hosts": [_host_json(fleet, host) for host in fleet.hosts],
     }
-
-
-def _totals_json(totals: FleetTotals) -> dict[str, Any]:
-    """Return the sums; their bytes are unknown if no GPU could be read."""
-    sums: dict[str, Any] = to_builtins(totals.gpus)
-    if not totals.gpus.gpus:
-        sums |= {name: None for name in sums if name.endswith("_bytes")}
-    hosts = {"hosts": totals.hosts, "silent_hosts": totals.silent_hosts, "connecting_hosts": totals.connecting_hosts}
-    return hosts | sums
 
 
 def _host_json(fleet: Fleet, host: HostReading) -> dict[str, Any]:

@@ -36,8 +36,7 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     if options.forget:
         return _forget(options, found, history)
     if options.json:
-        listed = {"schema": 1, "runs": [measurement_to_json(each) for each in found]}
-        print(json_text(listed))
+        print(json_text({"schema": 1, "runs": [measurement_to_json(each) for each in found]}))
         return 0
     print("\n".join(history_lines(found, detect_output(ascii_only=options.ascii))))
     return 0
@@ -48,8 +47,7 @@ def _forget(options: argparse.Namespace, found: Sequence[Measurement], history: 
         raise InputError(f"several runs begin with {options.run}; give more digits")
     history.forget(found)
     if options.json:
-        forgotten = {"schema": 1, "forgotten": len(found)}
-        print(json_text(forgotten))
+        print(json_text({"schema": 1, "forgotten": len(found)}))
     else:
         print(f"{len(found)} measured run{'' if len(found) == 1 else 's'} forgotten")
     return 0

@@ -10,8 +10,9 @@ from vramtop.estimator.common.sizes import parse_size
 
 from ...draw.text_output import detect_output, printable
 from ...job.load_job import load_from_options
+from ..fitting.machine_gpus import open_source
 from ..json_text import json_text
-from ..measuring.free_gpus import OpenGpus
+from ..measuring.free_gpus import ADVICE
 from ..measuring.measure_job import Measuring, measure_job
 from ..measuring.measured_report import measured_json, measured_lines
 from ..progress import Progress
@@ -28,7 +29,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(Progress(quiet=options.json))
         how = Measuring(
-            gpus=None if options.cpu else stack.enter_context(OpenGpus.open(options.gpu)),
+            gpus=None if options.cpu else stack.enter_context(open_source(ADVICE)),
+            selected=options.gpu,
             steps=options.steps,
             timeout=options.timeout,
             limit_bytes=parse_size(options.memory) if options.memory else None,
@@ -37,7 +39,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             keep=options.history,
             progress=progress,
         )
-        found = measure_job(how.job(load_from_options(options, launch).job), how)
+        found = measure_job(load_from_options(options, launch).job, how)
     if options.json:
         print(json_text(measured_json(found)), flush=True)
         if found.error is not None:

@@ -29,8 +29,7 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
         hint = f"did you mean {near}?" if near else "vramtop models lists all"
         raise InputError(f"no known model has {options.word!r} in its name; {hint}")
     if options.json:
-        listed = {"schema": 1, "models": found}
-        print(json_text(listed))
+        print(json_text({"schema": 1, "models": found}))
     else:
         print("\n".join(_lines(found, detect_output(ascii_only=options.ascii))))
     return 0

@@ -37,8 +37,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host  # noqa: S104
         url = f"http://{name}:{port}/{server.token}/"
         if options.json:
-            served = {"schema": 1, "address": url}
-            print(json.dumps(served), flush=True)
+            print(json.dumps({"schema": 1, "address": url}), flush=True)
             return
         print(url, flush=True)
         if sys.stderr.isatty():

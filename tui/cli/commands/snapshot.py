@@ -23,8 +23,7 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
         progress(f"waiting for process {options.process}")
         written = ask_for_snapshot(options.process, timeout=options.timeout)
     if options.json:
-        found = {"schema": 1, "pid": options.process, "file": written.file, "bytes": written.bytes}
-        print(json_text(found))
+        print(json_text({"schema": 1, "pid": options.process, "file": written.file, "bytes": written.bytes}))
         return 0
     output = detect_output(ascii_only=options.ascii)
     print(output.text(f"{written.file} ({size_text(written.bytes)})"))

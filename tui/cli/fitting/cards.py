@@ -1,12 +1,15 @@
-"""The cards of the catalogue on which a job fits, smallest first."""
+"""The cards of the catalogue on which a job fits, smallest first; what ``vramtop fit`` prints without GPUs."""
 
-from collections.abc import Callable, Iterator, Sequence
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from vramtop.estimator.advice.bounded_search import shifted
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.errors import CannotTellError, ExitCode, InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.gpu_catalogue import Gpu, catalogue
@@ -15,8 +18,17 @@ from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.learning.correction import uncorrected
 from vramtop.monitor.board.capacity import described_devices
 from vramtop.monitor.board.fit import check_fit
+from vramtop.monitor.board.fit_result import FitResult
 
-from ...draw.text_output import TextOutput, format_table
+from ...draw.palette import VERDICTS
+from ...draw.text_output import TextOutput, detect_output, format_table
+from ...job.advice import Advice
+from ...job.loaded_job import LoadedJob
+from ...reports.budget_text import budget_lines, closing_lines, need_text
+from ..assumptions import assumed_lines
+from ..json_text import json_text
+from ..rehearsing import offer_of
+from .fit_check import fit_json
 
 _COUNTS = (1, 2, 4, 8)
 """Numbers of GPUs that are tried for a job of one rank; over more than one it is split."""
@@ -49,7 +61,10 @@ def find_cards(job: Job, budget: Budget) -> tuple[Card, ...]:
     if budget.peak.says_nothing:
         return ()
     gpus = [gpu for gpu in catalogue() if not gpu.unified]
-    beyond = beyond_formula(job, budget)
+    beyond = 0  # bytes by which the budget exceeds the closed form, where that knows the model
+    if budget.method != "formula":
+        with suppress(CannotTellError):
+            beyond = uncorrected(budget).peak.device_bytes - quick_estimator(job)(job).peak.device_bytes
     trains = job.training.mode == "train"
     counts = [(1,)] if len(budget.ranks) > 1 or job.is_served else [_COUNTS, _MANY] if trains else [_COUNTS]
     found: list[Card] = []
@@ -115,8 +130,9 @@ def _rows(cards: Sequence[Card]) -> Iterator[tuple[str, str, str, str]]:
 def _fewest(job: Job, budget: Budget, beyond: int, gpu: Gpu, counts: Sequence[int]) -> Card | None:
     """Return the smallest number of these GPUs on which the job fits; None: it does not."""
     own = len(budget.ranks)
-    estimate = estimator_on_card(job, gpu, beyond)
-    if estimate is None:
+    try:
+        quick = quick_estimator(job, gpu=gpu)
+    except CannotTellError:  # what was estimated counts for every card
         return _card(budget, gpu, own, split=None)
     for count in counts:
         if count == 1:
@@ -126,7 +142,8 @@ def _fewest(job: Job, budget: Budget, beyond: int, gpu: Gpu, counts: Sequence[in
         else:
             split, changed = _SPLIT, with_changes(job, {"parallel.tensor": count})
         try:
-            card = _card(estimate(changed), gpu, max(own, count), split=split)
+            found = quick(changed)
+            card = _card(shifted(found, beyond) if beyond else found, gpu, max(own, count), split=split)
         except InputError:  # its heads cannot be divided by so many
             continue
         if card is not None:
@@ -148,29 +165,34 @@ def _card(budget: Budget, gpu: Gpu, count: int, *, split: str | None) -> Card | 
     )
 
 
-def beyond_formula(job: Job, budget: Budget) -> int:
-    """Return by how many bytes a budget exceeds the closed form; 0 if that does not know the model."""
-    if budget.method == "formula":
-        return 0
-    try:
-        return uncorrected(budget).peak.device_bytes - quick_estimator(job)(job).peak.device_bytes
-    except CannotTellError:
-        return 0
-
-
-def estimator_on_card(job: Job, gpu: Gpu | None, beyond: int) -> Callable[[Job], Budget] | None:
-    """Return estimates by the closed form on a card, shifted by what a more accurate budget has beyond it.
+def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: Budget, reason: str) -> int:
+    """Print the need, why there is no verdict, and the cards; exit code 3.
 
     Args:
-        job: the job.
-        gpu: the card.
-        beyond: bytes, from ``beyond_formula``.
-
-    Returns:
-        None if the formula does not know the model: what was estimated counts for every card.
+        options: of the command line.
+        loaded: the job.
+        budget: of the job.
+        reason: why the GPUs of this machine cannot be read, and what to do.
     """
-    try:
-        quick = quick_estimator(job, gpu=gpu)
-    except CannotTellError:
-        return None
-    return (lambda changed: shifted(quick(changed), beyond)) if beyond else quick
+    job, offer = budget.job, offer_of(options, loaded, budget)
+    # a card decides what is left open of weights that are not trained
+    cards = find_cards(job if job.training.mode == "train" else loaded.job, budget)
+    if options.json:
+        verdict = FitResult(verdict="unknown", gpus=(), rank_devices=(), margin_bytes=None, sentence=reason)
+        noted = replace(loaded, notes=(*loaded.notes, *([offer] if offer else [])))
+        found = fit_json(verdict, budget, Advice(budget=budget), noted)
+        print(json_text({**found, "cards": msgspec.to_builtins(cards)}))
+        return ExitCode.CANNOT_TELL
+    output = detect_output(ascii_only=options.ascii)
+    mark, need = VERDICTS["unknown"], need_text(budget, len(budget.ranks))
+    print(output.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + output.text(f"  needs {need}"))
+    print("\n".join(output.wrapped(f"{reason[:1].upper()}{reason[1:]}", indent="  ")))
+    print("\n".join(assumed_lines(budget, loaded, output)))
+    print()
+    if not budget.peak.says_nothing:
+        print("\n".join([*card_lines(cards, job, output), ""]))
+    print("\n".join(budget_lines(budget, output)))
+    print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))
+    if offer is not None:
+        print("\n".join(output.wrapped(offer, further="  ")))
+    return ExitCode.CANNOT_TELL

@@ -237,9 +237,13 @@ def check_on(
     )
     here = described is None
     budget = budget or estimate_job(options, loaded, gpu, memory_bytes, here=here)
+    if loaded.reading is not None and loaded.reading.splits_batches:  # one process, perhaps over all GPUs
+        from vramtop.estimator.uncertain_settings import widen_for_split_batches
+
+        budget = widen_for_split_batches(budget, count_devices(devices))
     check = FitCheck(
         loaded=loaded,
-        budget=_over_found_gpus(budget, loaded, devices),
+        budget=budget,
         judge=judge_on(devices, options, here=here),
         devices=devices,
         machine=Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=count_devices(devices)),
@@ -252,15 +256,6 @@ def check_on(
     except CannotTellError as error:
         failed = f"The rehearsal has no result: {error.message.rstrip('.')}."
         return replace(check, loaded=replace(loaded, notes=(*loaded.notes, failed)))
-
-
-def _over_found_gpus(budget: Budget, loaded: LoadedJob, devices: Sequence[DeviceCapacity]) -> Budget:
-    """Return the budget of one process that may split its batches over all GPUs with a range that allows for it."""
-    if loaded.reading is None or not loaded.reading.splits_batches:
-        return budget
-    from vramtop.estimator.uncertain_settings import widen_for_split_batches
-
-    return widen_for_split_batches(budget, count_devices(devices))
 
 
 def _rehearsed(options: argparse.Namespace, check: FitCheck, program: Job) -> FitCheck:

@@ -69,7 +69,9 @@ def guarded(options: argparse.Namespace, launch: Sequence[str], environ: Mapping
     _say(verdict.sentence)
     if check.is_open() and (offer := offer_of(options, check.loaded, check.budget)) is not None:
         _say(offer)
-    return {**environ, **_visible(verdict, check.budget)}
+    if all(_starts(gpu, check.budget) and not gpu.device.mig for gpu in verdict.gpus) or not verdict.rank_devices:
+        return dict(environ)
+    return {**environ, "CUDA_VISIBLE_DEVICES": ",".join(verdict.cuda_devices)}  # it might take another one
 
 
 def _starts(verdict: FitResult | DeviceVerdict, budget: Budget) -> bool:
@@ -79,17 +81,17 @@ def _starts(verdict: FitResult | DeviceVerdict, budget: Budget) -> bool:
     return verdict.verdict != "does_not_fit"
 
 
-def _visible(verdict: FitResult, budget: Budget) -> dict[str, str]:
-    """Return CUDA_VISIBLE_DEVICES with the GPUs that were found, if the command might take one that does not do."""
-    if all(_starts(gpu, budget) and not gpu.device.mig for gpu in verdict.gpus) or not verdict.rank_devices:
-        return {}
-    return {"CUDA_VISIBLE_DEVICES": ",".join(verdict.cuda_devices)}
+_MACHINES = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)(?:\d+:)?(\d+)")
+"""How launchers are told of several machines (torchrun, accelerate, deepspeed)."""
+_MACHINES_VARIABLES = ("NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 
 
 def _of_this_machine(check: FitCheck, launch: Sequence[str]) -> FitCheck:
     """Return the check of this machine's ranks, if the command starts the job on several machines."""
     count = count_devices(check.devices)
-    if len(check.budget.ranks) <= count or _machines(launch) < 2:
+    machines = _MACHINES.findall(" ".join(launch))
+    machines += [os.environ[name] for name in _MACHINES_VARIABLES if os.environ.get(name, "").isdecimal()]
+    if len(check.budget.ranks) <= count or max(map(int, machines), default=1) < 2:
         return check
 
     def judge(budget: Budget) -> FitResult:
@@ -97,18 +99,6 @@ def _of_this_machine(check: FitCheck, launch: Sequence[str]) -> FitCheck:
         return check.judge(replace(budget, job=msgspec.structs.replace(budget.job, parallel=here), stages=()))
 
     return replace(check, judge=judge)
-
-
-_MACHINES = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)(?:\d+:)?(\d+)")
-"""How launchers are told of several machines (torchrun, accelerate, deepspeed)."""
-_MACHINES_VARIABLES = ("NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-
-
-def _machines(launch: Sequence[str]) -> int:
-    """Return the number of machines that the command or the environment names; 1: it names none."""
-    named = _MACHINES.findall(" ".join(launch))
-    named += [os.environ[name] for name in _MACHINES_VARIABLES if os.environ.get(name, "").isdecimal()]
-    return max((int(number) for number in named), default=1)
 
 
 def _say(sentence: str) -> None:

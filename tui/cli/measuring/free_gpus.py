@@ -1,7 +1,7 @@
 """The GPUs on which a measurement may run, what must stay free there, and what NVML shows meanwhile."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -13,7 +13,7 @@ from vramtop.monitor.snapshot.faults import NO_ANSWER
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
-from ..fitting.machine_gpus import committed_bytes, open_source, read_gpus, select_devices
+from ..fitting.machine_gpus import committed_bytes, read_gpus, select_devices
 
 ADVICE = "--cpu runs a tiny model on the CPU instead; vramtop estimate only predicts"
 KEPT_BYTES = 512 * MIB
@@ -68,16 +68,6 @@ class FreeGpus(msgspec.Struct):
     figures: list[OutsideFigures] = msgspec.field(default_factory=list)
     """Figures of each rank, as the stages were reached."""
 
-    @property
-    def name(self) -> str | None:
-        """Product name of the first."""
-        return self.devices[0].name
-
-    @property
-    def driver(self) -> str | None:
-        """Version of the driver."""
-        return self.snapshot.source.driver_version
-
     def places(self, limit_bytes: int | None) -> list[Place]:
         """Return where the ranks run; where others hold memory, some of it stays free."""
         kept = KEPT_BYTES if len(self.devices) == 1 else KEPT_BYTES_OF_RANKS
@@ -107,9 +97,6 @@ class FreeGpus(msgspec.Struct):
                     found = self._bytes(device, pids[rank], before, gpu)
                     self.figures[rank] = OutsideFigures({**self.figures[rank].stages, stage: found})
 
-    def release(self) -> None:
-        """Let others have the GPUs, where they are had in turn."""
-
     def _bytes(self, device: DeviceCapacity, pid: int, before: GpuReading | None, gpu: GpuReading) -> OutsideBytes:
         used = next((each.used_bytes for each in gpu.processes or () if each.pid == pid), None)
         alone = before is not None and not self._shared(device)
@@ -126,51 +113,32 @@ class FreeGpus(msgspec.Struct):
         return next((gpu for gpu in snapshot.gpus if gpu.index == device.index), None)
 
 
-class NoFreeGpus(CannotTellError):  # noqa: N818 - not a failure of the job
-    """There are fewer usable GPUs than the job has ranks."""
+def free_gpus(source: NvmlSource, selected: str | None, ranks: int) -> FreeGpus:
+    """Return the GPUs for this number of ranks: without other programs if there are, then with the most memory.
 
+    Args:
+        source: this machine's GPUs, open.
+        selected: value of ``--gpu``; None: those of CUDA_VISIBLE_DEVICES, otherwise all.
+        ranks: of the job.
 
-class OpenGpus(msgspec.Struct, frozen=True):
-    """This machine's GPUs, open for several measurements one after another."""
-
-    source: NvmlSource
-    selected: str | None
-
-    @classmethod
-    @contextlib.contextmanager
-    def open(cls, selected: str | None) -> Iterator["OpenGpus"]:
-        """Open the GPUs.
-
-        Args:
-            selected: value of ``--gpu``; None: those of CUDA_VISIBLE_DEVICES, otherwise all.
-
-        Raises:
-            CannotTellError: there is no usable driver.
-        """
-        with open_source(ADVICE) as source:
-            yield cls(source, selected)
-
-    def free(self, ranks: int) -> FreeGpus:
-        """Return the GPUs for this number of ranks: without other programs if there are, then with the most memory.
-
-        Raises:
-            InputError: ``--gpu`` or CUDA_VISIBLE_DEVICES names no GPU here.
-            NoFreeGpus: there are not enough.
-        """
-        snapshot = read_gpus(self.source, ADVICE)
-        selection, _ = select_devices(self.selected, snapshot)
-        committed, _ = committed_bytes(snapshot, selection)
-        devices = [
-            device
-            for device in device_capacities(snapshot, committed, selection)
-            if not device.unusable_reason and (device.mig is None or ranks == 1) and device.available_bytes
-        ]
-        if len(devices) < ranks:
-            have = f"{len(devices)} GPUs are" if len(devices) > 1 else "one GPU is" if devices else "no GPU is"
-            raise NoFreeGpus(
-                f"the job has {ranks} rank{'s' if ranks > 1 else ''}, and {have} usable here; give it fewer "
-                f"(parallel.*), or {ADVICE}"
-            )
-        busy = {gpu.index for gpu in snapshot.gpus if gpu.processes is None or gpu.processes}
-        devices.sort(key=lambda device: (device.index in busy, -(device.available_bytes or 0)))
-        return FreeGpus(self.source, sorted(devices[:ranks], key=lambda device: device.index), snapshot)
+    Raises:
+        InputError: ``--gpu`` or CUDA_VISIBLE_DEVICES names no GPU here.
+        CannotTellError: there are not enough.
+    """
+    snapshot = read_gpus(source, ADVICE)
+    selection, _ = select_devices(selected, snapshot)
+    committed, _ = committed_bytes(snapshot, selection)
+    devices = [
+        device
+        for device in device_capacities(snapshot, committed, selection)
+        if not device.unusable_reason and (device.mig is None or ranks == 1) and device.available_bytes
+    ]
+    if len(devices) < ranks:
+        have = f"{len(devices)} GPUs are" if len(devices) > 1 else "one GPU is" if devices else "no GPU is"
+        raise CannotTellError(
+            f"the job has {ranks} rank{'s' if ranks > 1 else ''}, and {have} usable here; give it fewer "
+            f"(parallel.*), or {ADVICE}"
+        )
+    busy = {gpu.index for gpu in snapshot.gpus if gpu.processes is None or gpu.processes}
+    devices.sort(key=lambda device: (device.index in busy, -(device.available_bytes or 0)))
+    return FreeGpus(source, sorted(devices[:ranks], key=lambda device: device.index), snapshot)

@@ -11,7 +11,6 @@ from vramtop.estimator.common.allocator_variables import allocator_settings
 from vramtop.estimator.common.errors import CannotTellError, ExitCode
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import MethodChoice, estimate
-from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.learning.measurement import Observed
 from vramtop.estimator.model.checkpoint import job_of_model
@@ -21,8 +20,9 @@ from vramtop.estimator.trace.measure.real_step import Place, rank_count, run_rea
 from vramtop.estimator.trace.measure.tiny_job import tiny_job
 from vramtop.monitor.history.history import History
 from vramtop.monitor.history.new_measurement import new_measurement
+from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
-from .free_gpus import FreeGpus, OpenGpus, OutsideFigures
+from .free_gpus import FreeGpus, OutsideFigures, free_gpus
 
 _NO_WORKSPACE = ":0:0"
 """In the words of ``CUBLAS_WORKSPACE_CONFIG``."""
@@ -32,7 +32,8 @@ class Measuring(msgspec.Struct, frozen=True, kw_only=True):
     """How jobs are measured.
 
     Args:
-        gpus: of this machine; None: on the CPU.
+        gpus: of this machine, open; None: on the CPU.
+        selected: value of ``--gpu``.
         steps: optimizer steps.
         timeout: seconds for each run.
         limit_bytes: bytes that torch may allocate on each GPU; None: all that are free.
@@ -42,7 +43,8 @@ class Measuring(msgspec.Struct, frozen=True, kw_only=True):
         progress: called with what is being done.
     """
 
-    gpus: OpenGpus | None
+    gpus: NvmlSource | None
+    selected: str | None
     steps: int
     timeout: float
     limit_bytes: int | None
@@ -50,18 +52,6 @@ class Measuring(msgspec.Struct, frozen=True, kw_only=True):
     python: str | None
     keep: bool
     progress: Callable[[str], None]
-
-    def job(self, job: Job) -> Job:
-        """Return the job that is run in place of this one: on the CPU a tiny one."""
-        return job if self.gpus is not None else tiny_job(job, resolve_model(job.model))
-
-    def predicted_job(self, job: Job) -> Job:
-        """Return the job as its prediction takes it: on the CPU without the workspaces that cuBLAS has on a GPU."""
-        if self.gpus is not None:
-            return job
-        return msgspec.structs.replace(
-            job, software=msgspec.structs.replace(job.software, cublas_workspace=_NO_WORKSPACE)
-        )
 
 
 class MeasuredJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +84,7 @@ def measure_job(job: Job, how: Measuring) -> MeasuredJob:
     """Measure a job, predict it, and keep both.
 
     Args:
-        job: as it is run.
+        job: on the CPU a tiny one is run in its place.
         how: on which device, how long.
 
     Raises:
@@ -102,17 +92,27 @@ def measure_job(job: Job, how: Measuring) -> MeasuredJob:
     """
     started = time.monotonic()
     free: FreeGpus | None = None
+    if how.gpus is None:
+        job = tiny_job(job, resolve_model(job.model))
     model = resolve_model(job.model)
-    job = job_of_model(job, model)
+    job = planned = job_of_model(job, model)
+    if how.gpus is None:  # without the workspaces that cuBLAS has on a GPU
+        planned = replace(job, software=replace(job.software, cublas_workspace=_NO_WORKSPACE))
     found = MeasuredJob(job=job, budget=None)
     try:
         if how.gpus is None:
             places = [Place(limit_bytes=how.limit_bytes)] * rank_count(job)
         else:
-            free = how.gpus.free(rank_count(job))
+            free = free_gpus(how.gpus, how.selected, rank_count(job))
             places = free.places(how.limit_bytes)
-            found = replace(found, card=free.name, driver=free.driver)
-        found = predicted(job, how, free.devices[0].gpu_type if free else None, found)
+            found = replace(found, card=free.devices[0].name, driver=free.snapshot.source.driver_version)
+        how.progress(f"estimating {job.label}")
+        try:
+            gpu = free.devices[0].gpu_type if free else None
+            budget = estimate(planned, method=how.method, gpu=gpu, python=how.python)
+            found = replace(found, budget=budget)
+        except CannotTellError as error:
+            found = replace(found, unpredicted=error.message)
         how.progress(f"running {how.steps} steps of {model.label}")
         step = run_real_step(
             job,
@@ -126,22 +126,10 @@ def measure_job(job: Job, how: Measuring) -> MeasuredJob:
         )
     except CannotTellError as error:
         return replace(found, error=error.message)
-    finally:
-        if free is not None:
-            free.release()
     figures = free.figures[step.ranks.index(step.highest)] if free and free.figures else OutsideFigures()
     found = replace(found, step=step, outside=figures, seconds=round(time.monotonic() - started, 1))
     limited = step.out_of_memory is not None and how.limit_bytes is not None  # it failed by the user's wish
     return _kept(found) if free and how.keep and not limited else found
-
-
-def predicted(job: Job, how: Measuring, gpu: Gpu | None, found: MeasuredJob) -> MeasuredJob:
-    """Return the job with its prediction."""
-    how.progress(f"estimating {job.label}")
-    try:
-        return replace(found, budget=estimate(how.predicted_job(job), method=how.method, gpu=gpu, python=how.python))
-    except CannotTellError as error:
-        return replace(found, unpredicted=error.message)
 
 
 def _kept(found: MeasuredJob) -> MeasuredJob:

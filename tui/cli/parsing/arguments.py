@@ -14,7 +14,6 @@ from .shared_arguments import (
     add_reading_arguments,
     add_rehearse_argument,
     add_run_arguments,
-    add_stream_arguments,
     add_verbose_argument,
     flag,
     positive_seconds,
@@ -99,7 +98,10 @@ def add_fit_arguments(parser: "Parser") -> None:
     parser.usage = JOB_USAGE.format("fit")
     parser.examples = _FIT_EXAMPLES
     _add_judging_arguments(parser)
-    _add_placing_arguments(parser)
+    text = "Print what the job needs from a scheduler, instead of checking this machine."
+    places = parser.add_argument_group("elsewhere", text).add_mutually_exclusive_group()
+    flag(places, "--slurm", "Print the #SBATCH lines that ask for it.")
+    flag(places, "--kubernetes --k8s", "Print the limits and node affinity of a pod, as YAML.")
 
 
 def add_wait_arguments(parser: "Parser") -> None:
@@ -124,16 +126,6 @@ def _add_judging_arguments(parser: "Parser") -> None:
     add_estimate_arguments(parser)
     add_host_memory_argument(parser)
     add_verbose_argument(parser)
-
-
-def _add_placing_arguments(parser: "Parser") -> None:
-    """Add ``--slurm`` and ``--kubernetes``."""
-    group = parser.add_argument_group(
-        "elsewhere", ("Print what the job needs from a scheduler, instead of checking this machine.")
-    )
-    places = group.add_mutually_exclusive_group()
-    flag(places, "--slurm", "Print the #SBATCH lines that ask for it.")
-    flag(places, "--kubernetes --k8s", "Print the limits and node affinity of a pod, as YAML.")
 
 
 SHELLS = ("bash", "zsh", "fish", "man")
@@ -357,6 +349,14 @@ def _measure(parser: "Parser") -> None:
     flag(group, "--cpu", "Run a tiny model of the same kind on the CPU.")
 
 
+def _stream(parser: "Parser") -> None:
+    parser.epilog = (
+        "The first field of each line is its schema version; vramtop --host reads versions that differ by one. The "
+        "command ends when standard input or output closes, so a broken connection leaves nothing running."
+    )
+    add_reading_arguments(parser)
+
+
 def _record(parser: "Parser") -> None:
     flag(parser, "file FILE", "The recording: run.jsonl.gz is compressed, run.jsonl is plain text.")
     flag(parser, "--seconds SECONDS", "Stop after this time.", type=positive_seconds, default=None)
@@ -410,7 +410,7 @@ ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "rehearse": _rehearse,
     "measure": _measure,
     "history": _history,
-    "stream": add_stream_arguments,
+    "stream": _stream,
     "record": _record,
     "export": add_export_arguments,
     "report": add_report_arguments,

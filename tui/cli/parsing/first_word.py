@@ -57,7 +57,7 @@ def before_launch_line(words: Sequence[str]) -> int | None:
     at = next((at for at, name in enumerate(names) if name in _LAUNCHERS or name.startswith("python3.")), None)
     if at is None or at == len(words) - 1:
         return None
-    from .command_parser import CommandParser  # not at start-up
+    from .parser import CommandParser  # not at start-up
 
     parser = CommandParser(command=words[0], prog=f"vramtop {words[0]}")
     parser.complete()
@@ -73,7 +73,7 @@ def _with_job_flags(own: Sequence[str], words: Sequence[str], commands: Sequence
         commands: all commands.
     """
     from ...job.flags.words import normal_words  # not at start-up
-    from .command_parser import CommandParser
+    from .parser import CommandParser
 
     parser = CommandParser(command="fit", prog="vramtop fit")
     parser.complete()

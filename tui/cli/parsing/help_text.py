@@ -10,7 +10,7 @@ from textwrap import fill, wrap
 from vramtop.estimator.common.records import replace
 
 from .exit_codes import exit_codes_sentence
-from .flag_facts import FlagFacts, FlagGroup, flag_groups, positionals
+from .flag_facts import FlagGroup, flag_groups, positionals
 from .shared_arguments import EVERY_COMMAND
 
 _WIDTH = 80
@@ -53,7 +53,11 @@ def _lines(parser: argparse.ArgumentParser, *, every_flag: bool) -> Iterator[str
             yield fill(group.text, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
         for flag in group.flags:
             first = 1 if flag.names[0].startswith("--") else 2  # the first long name, and a letter before it
-            yield from _flag(flag, len(flag.names) if every_flag or not more else first)
+            shown_names = ", ".join(flag.names if every_flag or not more else flag.names[:first])
+            value = f" {flag.placeholder}" if flag.placeholder else ""
+            *above, last = wrap(f"{shown_names}{value}", _WIDTH - 4, break_on_hyphens=False)
+            yield from (f"    {line}" if at else f"  {line}" for at, line in enumerate(above))
+            yield from _entry(f"  {last}" if above else last, flag.text())
     if more:
         yield ""
         yield f"{more} more flags: {parser.prog} --help-all"
@@ -102,13 +106,6 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:
         yield ""
         yield heading
         yield from (f"  {name:<11} {meanings[name]}" for name in names)
-
-
-def _flag(flag: FlagFacts, most_names: int) -> Iterator[str]:
-    value = f" {flag.placeholder}" if flag.placeholder else ""
-    names = wrap(f"{', '.join(flag.names[:most_names])}{value}", _WIDTH - 4, break_on_hyphens=False)
-    yield from (f"  {line}" if not at else f"    {line}" for at, line in enumerate(names[:-1]))
-    yield from _entry(f"  {names[-1]}" if len(names) > 1 else names[-1], flag.text())
 
 
 _LEFT = 28

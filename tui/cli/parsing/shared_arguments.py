@@ -95,9 +95,18 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
 
 def add_described_job_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the machine, and the job with all of its settings."""
+    from ...job.flags.gpu_flags import GPU_TYPE_FLAGS, GpuAction, GpuCountAction, GpuTypeAction
     from ...job.flags.job_flags import add_job_arguments
 
-    _add_machine_arguments(parser)
+    group = parser.add_argument_group("machine (default: this one)")
+    gpu = group.add_mutually_exclusive_group()
+    text = "A GPU by its usual name: 4090, h100, a100-80gb, RTX 3090; 8xh100: eight of them."
+    gpu.add_argument(*GPU_TYPE_FLAGS, action=GpuTypeAction, metavar="NAME", help=text)
+    text = "GPUs of this size, such as 24, 80GiB or 81559MiB; GB is GiB."
+    flag(gpu, "--gpu-memory --vram --gpu-mem GIB", text, type=size_in_gib)
+    flag(gpu, "--gpu INDEX[,INDEX]|NAME", "Only these GPUs of this machine, such as 0,1.", action=GpuAction)
+    text = "Number of GPUs for --zero, --fsdp, --ddp and --strategy (default: one per rank)."
+    flag(group, "--gpus N", text, action=GpuCountAction)
     add_job_arguments(parser)
 
 
@@ -167,34 +176,11 @@ def size_in_gib(text: str) -> str:
     return f"{text}GiB" if text.replace(".", "", 1).isdecimal() and len(text) < _BYTES_DIGITS else text
 
 
-def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
-    from ...job.flags.gpu_flags import GPU_TYPE_FLAGS, GpuAction, GpuCountAction, GpuTypeAction
-
-    group = parser.add_argument_group("machine (default: this one)")
-    gpu = group.add_mutually_exclusive_group()
-    text = "A GPU by its usual name: 4090, h100, a100-80gb, RTX 3090; 8xh100: eight of them."
-    gpu.add_argument(*GPU_TYPE_FLAGS, action=GpuTypeAction, metavar="NAME", help=text)
-    text = "GPUs of this size, such as 24, 80GiB or 81559MiB; GB is GiB."
-    flag(gpu, "--gpu-memory --vram --gpu-mem GIB", text, type=size_in_gib)
-    flag(gpu, "--gpu INDEX[,INDEX]|NAME", "Only these GPUs of this machine, such as 0,1.", action=GpuAction)
-    text = "Number of GPUs for --zero, --fsdp, --ddp and --strategy (default: one per rank)."
-    flag(group, "--gpus N", text, action=GpuCountAction)
-
-
 def add_reading_arguments(parser: argparse.ArgumentParser, interval: float | str = 1.0) -> None:
     """Add ``--attach`` and ``--interval``."""
     text = "Attach to training processes automatically (default), or not."
     parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
     flag(parser, "--interval SECONDS", "Time between readings (default: 1).", type=positive_seconds, default=interval)
-
-
-def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``vramtop stream``."""
-    parser.epilog = (
-        "The first field of each line is its schema version; vramtop --host reads versions that differ by one. The "
-        "command ends when standard input or output closes, so a broken connection leaves nothing running."
-    )
-    add_reading_arguments(parser)
 
 
 def add_host_arguments(parser: argparse.ArgumentParser) -> None:

@@ -49,13 +49,6 @@ def meant_by(name: str, actions: Mapping[str, Any]) -> str | None:
     return f"did you mean {' or '.join(near)}?" if near else None
 
 
-def describes_job(name: str) -> bool:
-    """Return True for a flag of a job, which ``vramtop fit`` has."""
-    from ...job.flags.words import flag_names
-
-    return name.replace("_", "-") in flag_names()
-
-
 def _setting_with_value(word: str, keys: Mapping[str, str]) -> str | None:
     """Return a flag with the word as its value, such as ``--optimizer adafactor``; None: no setting has it."""
     from vramtop.estimator.job.field_help import field_help  # with the job, only after a mistake

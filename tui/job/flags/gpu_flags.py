@@ -43,29 +43,24 @@ class GpuTypeAction(argparse.Action):
         self.take(namespace, str(values))
 
     def take(self, namespace: argparse.Namespace, text: str) -> None:
-        """Set ``gpu_type``, and ``gpus`` if there is a number.
+        """Set ``gpu_type``, or ``gpu_memory`` if the card is named by its size, and ``gpus`` if there is a number.
+
+        A size such as ``24GB`` is in GiB.
 
         Raises:
-            argparse.ArgumentError: there is no such number of GPUs.
+            argparse.ArgumentError: there is no such number of GPUs, or another flag names another card.
         """
         several = _number_and_card(text)
-        self._set_type(namespace, several[1] if several else text)
-        if several:
-            self._set_count(namespace, several[0])
-
-    def _set_type(self, namespace: argparse.Namespace, name: str) -> None:
-        """Set ``gpu_type``, or ``gpu_memory`` if the card is named by its size: ``24GB``, which is GiB.
-
-        Raises:
-            argparse.ArgumentError: another flag names another card.
-        """
+        name = several[1] if several else text
+        before, by = getattr(namespace, "gpu_type", None), getattr(namespace, "gpu_type_by", self)
         if size := _CARD_SIZE.fullmatch(name):
             namespace.gpu_memory = f"{size[1]}GiB"
-            return
-        before, by = getattr(namespace, "gpu_type", None), getattr(namespace, "gpu_type_by", self)
-        if before and by is not self and before.lower() != name.lower():
+        elif before and by is not self and before.lower() != name.lower():
             raise argparse.ArgumentError(self, f"names {name}, and {by.option_strings[0]} names {before}; give one")
-        namespace.gpu_type, namespace.gpu_type_by = name, self
+        else:
+            namespace.gpu_type, namespace.gpu_type_by = name, self
+        if several:
+            self._set_count(namespace, several[0])
 
     def _set_count(self, namespace: argparse.Namespace, text: str) -> None:
         try:

@@ -1,4 +1,4 @@
-"""One setting of a job form: its label, its control, the evidence of its value, and its error."""
+"""One setting of a job form: its label, its control, the evidence of its value, its error, and its help."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,13 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from vramtop.estimator.job.field_help import field_help
+
 from ...widgets.choice import Choice
-from .fields import MODEL, JobField
+from .fields import MODEL, TUNING, JobField
 from .model_choices import ModelChoice
 from .model_input import READS_LINE, ModelInput
+from .sharding import GPUS, SHARDING
 from .state import FieldState
 
 _NO, _YES = "no", "yes"
@@ -65,7 +68,14 @@ class FieldRow(Widget):
 
     def compose(self) -> ComposeResult:
         """Yield the control, the remark below."""
-        yield self._control()
+        state, field = self._state, self.field
+        if field.kind in ("flag", "choice"):
+            yield Choice(self._choices(), self._choice_word(), classes="control")
+        elif field.key == MODEL:
+            yield ModelInput(state.text, self._models)
+        else:
+            hint = "default" if field.optional else "type a value"
+            yield Input(state.text, placeholder=hint, compact=True, classes="control")
         for kind, text in self._shown_lines.items():
             if text:
                 yield Static(text, classes=kind, markup=False)
@@ -137,17 +147,6 @@ class FieldRow(Widget):
         word = self._choice_word()
         return self.field.choices if word in self.field.choices else (*self.field.choices, word)
 
-    def _control(self) -> Widget:
-        state = self._state
-        match self.field.kind:
-            case "flag" | "choice":
-                return Choice(self._choices(), self._choice_word(), classes="control")
-            case _ if self.field.key == MODEL:
-                return ModelInput(state.text, self._models)
-            case _:
-                hint = "default" if self.field.optional else "type a value"
-                return Input(state.text, placeholder=hint, compact=True, classes="control")
-
     def _show_line(self, kind: str, text: str) -> None:
         """Show a line below the control; the widget is made when it is needed first, since forms are large."""
         if text == self._shown_lines.get(kind, ""):
@@ -165,3 +164,30 @@ class FieldRow(Widget):
 def field_row_id(key: str) -> str:
     """Return the DOM id of a setting's row."""
     return "row-" + key.replace(".", "-")
+
+
+_HELP = {
+    "": "Enter folds or unfolds these settings",
+    "advice": "1-9 or Enter applies a change, and F10 undoes it; here, letters are keys: ? lists them.",
+    TUNING: "full trains all weights; LoRA trains small adapters on frozen weights; QLoRA is LoRA on 4-bit weights.",
+    "target.gpu": "The GPUs for the job: those of this machine, or a card of the catalogue; Enter searches.",
+    SHARDING: (
+        "DDP copies the model to every GPU; FSDP and ZeRO-3 shard weights, gradients and optimizer states; ZeRO-2 "
+        "shards gradients and optimizer states."
+    ),
+    GPUS: "Number of data-parallel GPUs; tensor and pipeline parallelism multiply it.",
+}
+_MAX_CHOICES = 6
+
+
+def help_line(key: str) -> str:
+    """Return the help of a field in one line; the most important first, since the line may be cut."""
+    if key in _HELP:
+        return _HELP[key]
+    found = field_help(key)
+    parts = [found.sentence]
+    if 0 < len(found.choices) <= _MAX_CHOICES:
+        parts.append(f"One of {', '.join(found.choices)}.")
+    if found.default_text is not None:
+        parts.append(f"Default: {found.default_text}.")
+    return " ".join(filter(None, parts))

@@ -9,7 +9,7 @@ from vramtop.monitor.board.board import ProcessRow, RunRow
 from vramtop.monitor.snapshot.gpu_list import gpu_list
 
 from ...draw.labels import badge, format_duration, gpu_labels, process_name, urgent_label, worst_row
-from ...draw.palette import STATUSES, colour_of
+from ...draw.palette import STATUSES
 from ...draw.text_output import printable
 
 
@@ -53,13 +53,6 @@ def process_header(rows: Sequence[ProcessRow]) -> Content:
     facts = [f"pid {first.pid}", printable(first.user or "user n/a"), f"GPU {gpu_list(gpus)}"]
     facts.append(f"up {format_duration(rows[0].elapsed_seconds)}")
     return _head(facts, rows, first.command or first.name or "command n/a")
-
-
-def warnings_content(attachment: Attachment) -> Content:
-    """Return the warnings about what could not be read or understood."""
-    return Content("\n").join(
-        Content.assemble(("! ", f"bold {colour_of('warning')}"), printable(text)) for text in attachment.warnings
-    )
 
 
 def _head(facts: Sequence[str], rows: Sequence[ProcessRow], command: str) -> Content:

@@ -30,7 +30,7 @@ from vramtop.monitor.snapshot.snapshot import HistoryKey, ProcessKey, WatchedJob
 
 from ...background.job_estimates import EstimateFunction, JobEstimates
 from ...background.latest_only_task import LatestOnlyTask
-from ...draw.labels import MUTED, join_to_width, left_and_right
+from ...draw.labels import MUTED, join_to_width, left_and_right, warning
 from ...draw.text_output import printable
 from ...job.dialogs import BESIDE_RUN_REMARK, RehearseScreen
 from ...job.form.fields import TUNING
@@ -38,17 +38,15 @@ from ...job.form.job_form import JobForm
 from ...job.form.reading import FormReading
 from ...keys import bind, shown_key
 from ...widgets.budget_view import is_better_estimate
+from ...widgets.content_lines import StaticLines, TitleLine
 from ...widgets.keys_line import KeysLine
-from ...widgets.static_lines import StaticLines, TitleLine
-from ..base import BoardApp, is_view_only
+from ..base import BoardApp, feed_signs, is_view_only
 from ..crash import open_crash_on
-from ..feed import feed_signs
 from ..step.screen import LiveStepScreen
-from .answer_writer import AnswerWriter
 from .rank_table import RankPlacement, RankTable
 from .rank_view import RankView
-from .run_header import process_header, run_header, run_title, warnings_content
-from .run_reader import AttachFunction, RunReader
+from .run_header import process_header, run_header, run_title
+from .run_reader import AnswerWriter, AttachFunction, RunReader
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -559,7 +557,7 @@ class AttachScreen(Screen[None]):
         elif rows:
             header = process_header(rows)
         self.query_one("#run", StaticLines).show(header, layout=True)
-        warnings = [warnings_content(attachment)] if attachment and attachment.warnings else []
+        warnings = [warning(printable(text)) for text in attachment.warnings] if attachment else []
         self.query_one("#warnings", StaticLines).show_if_any(warnings)
         self._draw_rehearsal()
         placements = self._placements() or dict.fromkeys(keys, RankPlacement(missing=self._missing.short))

@@ -1,6 +1,7 @@
 """The GPUs as rows, one line each, with a cursor; the dashboard shows the selected one as a panel."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -20,13 +21,13 @@ from ...draw.gpu_figures import hardware_cell
 from ...draw.labels import (
     FAINT,
     MUTED,
-    alarm,
     badge,
     format_duration,
     job_name,
     left_and_right,
     process_name,
     shorten,
+    tag,
     urgent_label,
     worst_row,
 )
@@ -34,7 +35,7 @@ from ...draw.palette import STATUSES
 from ...draw.text_output import printable
 from ...keys import bind
 from ...widgets.row_table import RowTable
-from ..feed import STALE_INTERVALS, BoardFeed
+from ..base import STALE_INTERVALS, BoardFeed
 
 _UTIL_WIDTH = 5
 _MIN_UTIL_WIDTH = 72
@@ -182,7 +183,7 @@ def is_shared(gpu: GpuRow) -> bool:
 def _status(gpu: GpuRow, stale_seconds: float | None) -> Content:
     status = gpu_status(gpu, _STATUS_WIDTH)
     if stale_seconds is not None:
-        status = Content.styled(f" ! {format_duration(stale_seconds)} old ", alarm())
+        status = tag(f"! {format_duration(stale_seconds)} old")
     status = status.truncate(_STATUS_WIDTH)
     return Content.assemble(status, " " * (_STATUS_WIDTH - status.cell_length))
 
@@ -206,7 +207,7 @@ def gpu_status(gpu: GpuRow, width: int) -> Content:
     """Return the GPU's state by its worst job: sign, word, and at the right the difference; or why there is no job."""
     for fault in gpu.reading.faults:
         if fault.field is None:
-            return Content.styled(f" ! {_GPU_FAULTS.get(fault.code, 'cannot be read')} ", alarm())
+            return tag(f"! {_GPU_FAULTS.get(fault.code, 'cannot be read')}")
     row = worst_row(gpu.rows)
     if row and row.comparison:
         mark, beside = STATUSES[row.comparison.status], urgent_label(row)
@@ -260,13 +261,12 @@ class GpuRows(RowTable[GpuRow], can_focus=True):
     _stale: Mapping[GpuKey, float | None]
     """Ages of readings in seconds, of those that are stale."""
 
+    @dataclass
     class Selected(Message):
         """The user has moved the cursor to another GPU."""
 
-        def __init__(self, position: int) -> None:
-            super().__init__()
-            self.position = position
-            """Position of the GPU in the list."""
+        position: int
+        """Position of the GPU in the list."""
 
     class Opened(RowTable.Opened):
         """The user opens a GPU; ``row`` is a ``GpuRow``."""

@@ -19,7 +19,6 @@ from ...draw.labels import (
     MUTED,
     SEPARATOR,
     WORST_FIRST,
-    alarm,
     badge,
     gpu_labels,
     job_name,
@@ -27,12 +26,13 @@ from ...draw.labels import (
     left_and_right,
     severity_rank,
     shorten,
+    tag,
     urgent_label,
 )
-from ...draw.palette import STATUSES, VERDICTS, colour_of, on_colour
+from ...draw.palette import STATUSES, VERDICTS, on_colour
 from ...draw.text_output import printable
 from ...keys import shown_key
-from ..feed import BoardFeed, feed_signs
+from ..base import BoardFeed, feed_signs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,9 +48,7 @@ def header_line(board: Board | None, feed: BoardFeed, width: int) -> Content:
     left: list[Content | str] = [Content.styled("vramtop", "bold")]
     right: list[Content | str] = []
     if feed.recording:
-        right.append(
-            Content.styled(f" ● recording {printable(feed.recording)} ", f"bold {on_colour(colour_of('bad'))}")
-        )
+        right.append(tag(f"● recording {printable(feed.recording)}", "bad"))
     right += feed_signs(feed)
     if board:
         source = board.snapshot.source
@@ -74,9 +72,7 @@ def notices(board: Board | None, feed: BoardFeed, width: int) -> list[Content]:
     if board and not banner and not board.snapshot.source.is_live and board.sums is None:
         banner = "a recording, not this machine's current state"
     if banner:
-        lines.append(
-            Content.assemble((" REPLAY ", f"bold {on_colour(colour_of('uncertain'))}"), f" {printable(banner)}")
-        )
+        lines.append(Content.assemble(tag("REPLAY", "uncertain"), f" {printable(banner)}"))
     if feed.failure:
         lines += _alarm_lines(feed.failure, width)
     elif board is None:
@@ -92,7 +88,7 @@ def notices(board: Board | None, feed: BoardFeed, width: int) -> list[Content]:
             if board.snapshot.source.is_live:
                 key = shown_key("dashboard.fit_check")
                 check = f" press {key} to check a job against any GPU; --demo plays a recording"
-                lines.append(Content.assemble((" PLANNING ", f"bold {on_colour(colour_of('uncertain'))}"), check))
+                lines.append(Content.assemble(tag("PLANNING", "uncertain"), check))
         lines += _gpu_faults(board, width)
         lines += _anomaly_lines(board)
     return [line.truncate(width, ellipsis=True) for line in lines]
@@ -106,14 +102,13 @@ def _filter_line(board: Board, hidden: Hidden) -> Content:
         words.append(f"hidden: {hidden.processes} with {format_gib(hidden.used_bytes)} GiB")
     words += [f"GPU {gpu_list(hidden.labels, most=4)} hidden"] if hidden.labels else []
     words += [f"no GPU {', '.join(map(printable, hidden.missing))} here"] if hidden.missing else []
-    tag = Content.styled(" ONLY ", f"bold {on_colour(colour_of('uncertain'))}")
-    return Content.assemble(tag, (f" {printable(hidden.by)}: ", "bold"), SEPARATOR.join(words))
+    return Content.assemble(tag("ONLY", "uncertain"), (f" {printable(hidden.by)}: ", "bold"), SEPARATOR.join(words))
 
 
 def _alarm_lines(sentence: str, width: int) -> list[Content]:
     """Return a warning in full: it also says what to do."""
     words = wrap(printable(sentence), max(20, width - 4))
-    return [Content.assemble((" ! ", alarm()) if not at else "   ", f" {line}") for at, line in enumerate(words)]
+    return [Content.assemble("   " if at else tag("!"), f" {line}") for at, line in enumerate(words)]
 
 
 _MAX_GPU_FAULTS = 2
@@ -146,13 +141,11 @@ def _anomaly_lines(board: Board) -> list[Content]:
     """Return the anomalies on the GPUs, the one with the most memory first."""
     anomalies = sorted(board.anomalies, key=lambda anomaly: -anomaly.held_bytes)
     shown = anomalies if len(anomalies) <= _MAX_ANOMALY_LINES else anomalies[: _MAX_ANOMALY_LINES - 1]
-    lines = [Content.assemble((" ! ", alarm()), f" GPU {each.gpu}: {printable(each.sentence)}") for each in shown]
+    lines = [Content.assemble(tag("!"), f" GPU {each.gpu}: {printable(each.sentence)}") for each in shown]
     if len(anomalies) > len(shown):
         rest = anomalies[len(shown) :]
         gpus = gpu_list(sorted({each.gpu for each in rest}))
-        lines.append(
-            Content.assemble((" ! ", alarm()), f" {len(rest)} more on GPU {gpus}; vramtop --once shows all of them")
-        )
+        lines.append(Content.assemble(tag("!"), f" {len(rest)} more on GPU {gpus}; vramtop --once shows all of them"))
     return lines
 
 
@@ -190,7 +183,7 @@ def _ram(load: HostLoad) -> Content:
     if used is None or total is None:
         return Content("RAM n/a")
     words = f"RAM {format_gib(used)} of {format_gib(total)} GiB{' (container)' if load.ram_limited else ''}"
-    return Content.styled(f" ! {words} ", alarm()) if used >= _HIGH_RAM * total else Content(words)
+    return tag(f"! {words}") if used >= _HIGH_RAM * total else Content(words)
 
 
 _SHORTENINGS = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (3, 1), (4, 1), (4, 2))

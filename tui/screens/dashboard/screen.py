@@ -17,21 +17,20 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.storage.settings.schema import VIEW
 
-from ...draw.labels import MUTED, WORST_FIRST, alarm, badge, severity_rank
-from ...draw.legend import legend_line
+from ...draw.gpu_bars import legend_line
+from ...draw.labels import MUTED, WORST_FIRST, badge, severity_rank, tag
 from ...draw.palette import VERDICTS
 from ...draw.text_output import printable
 from ...keys import bind, shown_key
+from ...widgets.content_lines import StaticLines
 from ...widgets.keys_line import KeysLine
-from ...widgets.static_lines import StaticLines
 from ..base import FilterField, is_view_only
 from ..registry import screen_bindings
 from .gpu_panel import GpuPanel
 from .gpu_rows import GpuRows, gpu_name_width, gpu_row_titles, names_jobs, shows_hardware, stale_seconds
 from .header_text import header_line, host_line, needed_height, notices, summary_line
 from .layout import DashboardLayout, PanelShape, framed_panels, plan_layout
-from .process_actions import PROCESS_KEYS, ProcessTableScreen
-from .process_table import ProcessTable
+from .process_table import PROCESS_KEYS, ProcessTable, ProcessTableScreen
 from .table_view import view_named
 
 if TYPE_CHECKING:
@@ -39,17 +38,14 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
-    from textual.screen import Screen
 
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.board.board import Board, GpuRow, PendingRow
     from vramtop.monitor.snapshot.demand import Demand
     from vramtop.monitor.snapshot.gpu_details import DetailLevel
-    from vramtop.monitor.snapshot.memory_history import MemoryHistory
     from vramtop.monitor.snapshot.snapshot import GpuKey
 
-    from ..base import BoardApp
-    from ..feed import BoardFeed
+    from ..base import BoardApp, BoardFeed
 
 
 DASHBOARD_KEYS: list[BindingType] = [
@@ -62,6 +58,8 @@ DASHBOARD_KEYS: list[BindingType] = [
 ]
 _HEAD_LINES = 3
 """Header, summary and footer."""
+_MIN_DETAILS_WIDTH = 100
+"""Cells of a panel that has room for more than utilisation, power and temperature."""
 
 
 class DashboardScreen(ProcessTableScreen):
@@ -73,7 +71,11 @@ class DashboardScreen(ProcessTableScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._gpu_area = _GpuArea(self)
+        self._panels: list[GpuPanel] = []
+        self._selected: tuple[GpuKey, int] | None = None
+        """The GPU or MIG device that the user selected, and its position; None: the one with the worst status."""
+        self._detailed: dict[GpuKey, DetailLevel] = {}
+        """GPUs of which details are shown."""
         self._drawn: tuple[Board, Size] | None = None
         """The board that was drawn last, and the size of the screen then."""
         self._head: tuple[Board | None, BoardFeed] | None = None
@@ -89,7 +91,10 @@ class DashboardScreen(ProcessTableScreen):
         yield StaticLines(id="host")
         yield StaticLines(id="notices")
         yield StaticLines(id="summary")
-        yield from self._gpu_area.compose()
+        yield Container(id="panels")
+        yield StaticLines(id="titles")
+        yield GpuRows(id="rows")
+        yield GpuPanel(id="open")
         yield PendingList(id="pending")
         yield FilterField("filter: pid, user, command, job, status, gpu3")
         yield StaticLines(id="note")
@@ -119,7 +124,7 @@ class DashboardScreen(ProcessTableScreen):
     @property
     def demand(self) -> Demand:
         """The figures that it shows beyond memory."""
-        return replace(self.table.demand, gpus=self._gpu_area.detailed, host=self._shows_host)
+        return replace(self.table.demand, gpus=self._detailed, host=self._shows_host)
 
     @property
     def _shows_host(self) -> bool:
@@ -136,8 +141,16 @@ class DashboardScreen(ProcessTableScreen):
         width, feed = self._area.width, self.app.feed
         with self.app.batch_update():
             self.table.show_board(board, width=width)
-            layout = self._plan(board, self._area.height - self._show_head(board, feed))
-            self._gpu_area.show(board, layout, width=width, feed=feed, history=self.app.watchlist.history)
+            layout = plan_layout(
+                width=width,
+                height=self._area.height - self._show_head(board, feed),
+                gpus=framed_panels(board.displayed_gpus),
+                processes=self.table.needed_rows,
+                pending=len(board.pending),
+                budgets=any(gpu.expected_bytes is not None for gpu in board.gpus),
+                hosts=board.sums is not None,
+            )
+            self._show_gpus(board, layout, width, feed)
             self.query_one(PendingList).show_pending(
                 board.pending, width=width - 2, height=layout.pending_height, now=board.snapshot.time
             )
@@ -171,7 +184,7 @@ class DashboardScreen(ProcessTableScreen):
     @on(GpuRows.Selected)
     def _select_gpu(self, event: GpuRows.Selected) -> None:
         if self.app.board:
-            self._gpu_area.select(self.app.board, event.position)
+            self._selected = self.app.board.displayed_gpus[event.position].reading.key, event.position
         self._draw()
 
     @on(GpuRows.Opened)
@@ -267,105 +280,50 @@ class DashboardScreen(ProcessTableScreen):
         self._head_height = _HEAD_LINES + (host is not None) + len(warnings) + bool(self.query_one("#filter").display)
         return self._head_height
 
-    def _plan(self, board: Board, height: int) -> DashboardLayout:
-        return plan_layout(
-            width=self._area.width,
-            height=height,
-            gpus=framed_panels(board.displayed_gpus),
-            processes=self.table.needed_rows,
-            pending=len(board.pending),
-            budgets=any(gpu.expected_bytes is not None for gpu in board.gpus),
-            hosts=board.sums is not None,
-        )
-
-
-_MIN_DETAILS_WIDTH = 100
-"""Cells of a panel that has room for more than utilisation, power and temperature."""
-
-
-class _GpuArea:
-    """The widgets of a screen that show GPUs.
-
-    Args:
-        screen: the screen that yields ``compose``.
-    """
-
-    def __init__(self, screen: Screen[None]) -> None:
-        self._screen = screen
-        self._panels: list[GpuPanel] = []
-        self._selected: tuple[GpuKey, int] | None = None
-        """The GPU or MIG device that the user selected, and its position; None: the one with the worst status."""
-        self.detailed: dict[GpuKey, DetailLevel] = {}
-        """GPUs of which details are shown."""
-
-    def compose(self) -> ComposeResult:
-        """The panels; the titles, the rows, and the panel of the selected row."""
-        yield Container(id="panels")
-        yield StaticLines(id="titles")
-        yield GpuRows(id="rows")
-        yield GpuPanel(id="open")
-
-    def select(self, board: Board, position: int) -> None:
-        """Select the GPU or MIG device at this position."""
-        self._selected = board.displayed_gpus[position].reading.key, position
-
-    def show(
-        self, board: Board, layout: DashboardLayout, *, width: int, feed: BoardFeed, history: MemoryHistory
-    ) -> None:
-        """Show the GPUs of the board.
-
-        Args:
-            board: the latest board.
-            layout: panels or rows, and their heights.
-            width: cells of the screen.
-            feed: how readings arrive, which decides when one is stale.
-            history: memory of the GPUs over time.
-        """
-        screen = self._screen
-        panels, rows = screen.query_one("#panels", Container), screen.query_one(GpuRows)
-        titles, opened = screen.query_one("#titles", StaticLines), screen.query_one("#open", GpuPanel)
+    def _show_gpus(self, board: Board, layout: DashboardLayout, width: int, feed: BoardFeed) -> None:
+        """Show the GPUs of the board as panels, or as rows and one panel."""
+        gpus, history = board.displayed_gpus, self.app.watchlist.history
+        panels, rows = self.query_one("#panels", Container), self.query_one(GpuRows)
+        titles, opened = self.query_one("#titles", StaticLines), self.query_one("#open", GpuPanel)
         panels.display = bool(layout.panels)
         rows.display = layout.panels is None
         titles.display = layout.titles
         opened.display = layout.open_panel
-        stale = [stale_seconds(gpu, board, feed) for gpu in board.displayed_gpus]
-        self.detailed = {}
+        stale = [stale_seconds(gpu, board, feed) for gpu in gpus]
+        self._detailed = {}
         if layout.panels is not None:
-            self._fill_panels(panels, layout, len(board.displayed_gpus))
-            self._demand_details(board.displayed_gpus, layout.panels[0].width if layout.panels else 0)
-            for panel, place, gpu, age in zip(self._panels, layout.panels, board.displayed_gpus, stale, strict=True):
+            while len(self._panels) > len(gpus):
+                self._panels.pop().remove()
+            while len(self._panels) < len(gpus):
+                self._panels.append(GpuPanel())
+                panels.mount(self._panels[-1])
+            panels.styles.height = layout.gpu_height
+            self._demand_details(gpus, layout.panels[0].width if layout.panels else 0)
+            for panel, place, gpu, age in zip(self._panels, layout.panels, gpus, stale, strict=True):
                 panel.stand_at(place)
                 panel.show_gpu(gpu, board, place, age, history)
             return
-        selected = self._selected_position(board.displayed_gpus)
-        row_width = width - (layout.gpu_height < len(board.displayed_gpus))  # the scrollbar
-        name_width = gpu_name_width(board.displayed_gpus)
+        selected = self._selected_position(gpus)
+        row_width = width - (layout.gpu_height < len(gpus))  # the scrollbar
+        name_width = gpu_name_width(gpus)
         rows.styles.height = layout.gpu_height
-        jobs = names_jobs(board.displayed_gpus)
+        jobs = names_jobs(gpus)
         titles.show(gpu_row_titles(row_width, names=name_width, jobs=jobs, hosts=board.sums is not None))
-        rows.show_gpus(board.displayed_gpus, width=row_width, name_width=name_width, selected=selected, stale=stale)
+        rows.show_gpus(gpus, width=row_width, name_width=name_width, selected=selected, stale=stale)
         if shows_hardware(row_width - name_width, jobs=jobs):
-            self._demand_details(board.displayed_gpus, row_width)
+            self._demand_details(gpus, row_width)
         if layout.open_panel:
             shape = PanelShape(width=width, graph_height=layout.graph_height)
-            gpu = board.displayed_gpus[selected]
+            gpu = gpus[selected]
             opened.styles.height = shape.height
-            if not self.detailed:
+            if not self._detailed:
                 self._demand_details([gpu], shape.width)
             opened.show_gpu(gpu, board, shape, stale[selected], history)
 
     def _demand_details(self, gpus: Sequence[GpuRow], panel_width: int) -> None:
         """Ask for fans and clock reasons of the GPUs in panels that have room for them."""
         if panel_width >= _MIN_DETAILS_WIDTH:
-            self.detailed = {gpu.reading.whole_gpu_key: "compact" for gpu in gpus}
-
-    def _fill_panels(self, container: Container, layout: DashboardLayout, count: int) -> None:
-        while len(self._panels) > count:
-            self._panels.pop().remove()
-        while len(self._panels) < count:
-            self._panels.append(GpuPanel())
-            container.mount(self._panels[-1])
-        container.styles.height = layout.gpu_height
+            self._detailed = {gpu.reading.whole_gpu_key: "compact" for gpu in gpus}
 
     def _selected_position(self, shown: Sequence[GpuRow]) -> int:
         """Return the position of the selected GPU; if it is gone, of the GPU in its place."""
@@ -413,6 +371,6 @@ def pending_line(row: PendingRow, width: int, now: float, *, asks: bool = True) 
         if row.budget is not None and row.budget.learned is not None:
             reason = f"{reason} · corrected, was {format_gib(row.budget.learned.uncorrected.device_bytes)}"
     is_new = row.fits_changed_at is not None and now - row.fits_changed_at < _HIGHLIGHT_SECONDS
-    head = Content.styled(" NOW ", alarm()) if is_new else Content.styled("pending", MUTED)
+    head = tag("NOW") if is_new else Content.styled("pending", MUTED)
     name = Content.styled(printable(row.job.label), "bold")
     return Content.assemble(head, " ", name, " ", verdict, " ", printable(reason)).truncate(width, ellipsis=True)

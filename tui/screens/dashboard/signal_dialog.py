@@ -22,7 +22,7 @@ from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessKey
 from ...draw.labels import MUTED, SEPARATOR, format_duration, process_name, shorten
 from ...draw.text_output import printable
 from ...keys import bind, shown_key
-from ...widgets.static_lines import StaticLines
+from ...widgets.content_lines import StaticLines
 from ..base import BoardApp, DrawnScreen
 
 SIGNAL_KEYS = [

@@ -1,5 +1,6 @@
 """The choice of GPUs that a job is compared with: those of this machine, or a model of the catalogue and a count."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -10,16 +11,21 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Label
 
-from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.advice.suggestion_search import Suggestion
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.errors import CancelledError, InputError, Verdict, VramtopError
 from vramtop.estimator.job.gpu_catalogue import catalogue, find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import Target
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.attach.chosen_devices import ChosenDevices, chosen_devices
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.capacity import DeviceCapacity, described_devices, device_capacities
+from vramtop.monitor.board.capacity import DeviceCapacity, count_devices, described_devices, device_capacities
+from vramtop.monitor.board.fit import check_fit, with_host_memory
+from vramtop.monitor.board.fit_result import FitResult
 from vramtop.monitor.snapshot.snapshot import DeviceIndex
 
+from ...job.advice import Advice, EstimateJob, find_advice
 from ...job.form.job_form import JobForm
 from ...widgets.choice import Choice
 from ...widgets.match_list import SearchChoice
@@ -123,7 +129,11 @@ class GpuPicker(Horizontal):
         chosen = self._names[self._words.index(event.value)]
         if chosen != self._chosen:
             self._chosen = chosen
-            self._show_count()
+            if not self.query("#count"):
+                self.mount(*_count_widgets())
+            self.set_class(chosen != _HERE, "-catalogue")
+            for widget in (self.query_one("#times"), self.query_one("#count")):
+                widget.display = chosen != _HERE
             self.post_message(self.Changed())
 
     @on(Input.Changed, "#count")
@@ -148,14 +158,6 @@ class GpuPicker(Horizontal):
         """Post that the focus is here, as the form does for its fields."""
         self.post_message(JobForm.FieldFocused("target.gpu"))
 
-    def _show_count(self) -> None:
-        """Show the count if a model of the catalogue is chosen."""
-        if not self.query("#count"):
-            self.mount(*_count_widgets())
-        self.set_class(self._chosen != _HERE, "-catalogue")
-        for widget in (self.query_one("#times"), self.query_one("#count")):
-            widget.display = self._chosen != _HERE
-
 
 def _count_widgets() -> tuple[Widget, Widget]:
     count = Input(placeholder="per rank", compact=True, type="integer", max_length=5, valid_empty=True, id="count")
@@ -179,3 +181,61 @@ def _committed(board: Board, pinned: Job | None) -> dict[DeviceIndex, int]:
             for device, size in row.fit.bytes_by_device:
                 committed[device.device_index] = committed.get(device.device_index, 0) + size
     return committed
+
+
+_STEP_BITS = 27
+"""Available memory counts in steps of 128 MiB: smaller changes leave advice as it is."""
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """Decides whether budgets fit."""
+
+    devices: tuple[DeviceCapacity, ...] = ()
+    host: int | None = None
+    """Bytes of RAM; None: not compared."""
+
+    def fit(self, budget: Budget) -> FitResult:
+        """Return the GPUs that the job would take, and whether their memory is enough."""
+        found = check_fit(budget, self.devices)
+        if self.host is None:
+            return found
+        ranks = max(1, min(budget.job.parallel.processes, count_devices(self.devices)))
+        return with_host_memory(found, budget, self.host, ranks=ranks)
+
+    def verdict(self, budget: Budget) -> Verdict:
+        """Return only the verdict of ``fit``."""
+        return self.fit(budget).verdict
+
+    def tightest(self, budget: Budget) -> DeviceCapacity | None:
+        """Return the GPU that would have the least memory left with the job on it; None: there is none."""
+        tightest = self.fit(budget).tightest
+        return None if tightest is None else tightest.device
+
+
+def capacity_fingerprint(suggestions: "Iterable[Suggestion]", budget: Budget, capacity: Capacity) -> list[object]:
+    """Return what advice depends on; if it is unchanged, so is the advice. Cheap enough for every second."""
+    tightest = capacity.tightest(budget)
+    available = None if tightest is None else tightest.available_bytes
+    steps = None if available is None else available >> _STEP_BITS
+    return [capacity.verdict(budget), steps, *(capacity.verdict(suggestion.budget) for suggestion in suggestions)]
+
+
+QuickEstimatorFor = Callable[[Job], EstimateJob]
+"""Makes an estimate function for a search: it is quick, and takes only variants of the given job."""
+
+
+def advice_on(budget: Budget, capacity: Capacity, quick_estimator: QuickEstimatorFor) -> Advice:
+    """Search for advice on the budget's job; the result is empty if the quick estimate has no rule for its model.
+
+    Raises:
+        CancelledError: the search was cancelled (see ``CancelToken``).
+    """
+    if not capacity.devices:
+        return Advice(budget=budget)
+    try:
+        quick = quick_estimator(budget.job)
+        return find_advice(budget, capacity.verdict, quick, gpus=count_devices(capacity.devices))
+    except CancelledError:
+        raise
+    except VramtopError:
+        return Advice(budget=budget)

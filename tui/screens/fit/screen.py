@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
@@ -30,23 +31,20 @@ from vramtop.monitor.board.watchlist import Watchlist
 from ...background.job_estimates import JobEstimates
 from ...background.latest_only_task import LatestOnlyTask
 from ...job.advice import Advice, EstimateJob
-from ...job.form.help_line import help_line
+from ...job.form.field_row import help_line
 from ...job.form.job_form import JobForm
 from ...job.form.model_input import ModelInput
 from ...job.loaded_job import LoadedJob
 from ...job.usual_sizes import with_older_libraries
 from ...keys import bind, shown_key
 from ...widgets.choice import Choice
+from ...widgets.content_lines import StaticLines
 from ...widgets.keys_line import KeysLine
-from ...widgets.static_lines import StaticLines
 from ..base import BoardApp
-from ..preflight.mark import PreflightMark
-from ..preflight.screen import open_preflight
-from .advice import Capacity, QuickEstimatorFor, advice_on, capacity_fingerprint
-from .gpu_picker import GpuPicker
-from .settings_pane import SettingsPane
+from ..preflight.screen import PreflightMark, open_preflight
+from .gpu_picker import Capacity, GpuPicker, QuickEstimatorFor, advice_on, capacity_fingerprint
+from .settings_pane import SettingsPane, UndoHistory
 from .suggestions import Suggestions
-from .undo_history import UndoHistory
 from .verdict_view import VerdictView
 
 if TYPE_CHECKING:
@@ -235,8 +233,15 @@ class FitCheckScreen(Screen[None]):
 
     @on(Suggestions.Applied)
     def suggestion_applied(self, event: Suggestions.Applied) -> None:
-        """Copy a suggestion into the form."""
-        self._change_settings(event.suggestion.changes)
+        """Copy a suggestion into the form, as one step that can be undone."""
+        form = self._pane.form
+        if form.job is None:
+            self._warn(f"Not applied: {form.problem}")
+            return
+        try:
+            form.fill(with_changes(form.job, event.suggestion.changes))
+        except InputError as error:
+            self._warn(error.message)
 
     @on(ModelInput.JobPasted)
     def text_pasted(self, event: ModelInput.JobPasted) -> None:
@@ -295,13 +300,18 @@ class FitCheckScreen(Screen[None]):
 
     def action_save(self) -> None:
         """Save the job to a file."""
-        from ...job.dialogs import open_save_dialog
+        from ...job.dialogs import SaveJobScreen
 
-        job = self.job
+        job, file = self.job, self._opened.loaded.file if self._opened else None
         if job is None or not _has_model(job):
             self._warn(f"There is no job to save: {self._why_not()}")
-        else:
-            open_save_dialog(self, job, self._opened.loaded.file if self._opened else None)
+            return
+
+        def saved(path: Path | None) -> None:
+            if path is not None:
+                self.notify(f"saved: vramtop fit {path}", markup=False)
+
+        self.app.push_screen(SaveJobScreen(job, str(file or f"{job.label}.toml")), saved)
 
     def action_copy(self) -> None:
         """Copy the changed settings to the clipboard, as flags and as edits of what was opened, and show them."""
@@ -530,17 +540,6 @@ class FitCheckScreen(Screen[None]):
     def _show_help(self, key: str | None) -> None:
         for line in self.query("#help").results(StaticLines):  # none once the screen was closed
             line.show(Content(help_line(key or "")))
-
-    def _change_settings(self, changes: Mapping[str, Any]) -> None:
-        """Change these settings as one undo step."""
-        form = self._pane.form
-        if form.job is None:
-            self._warn(f"Not applied: {form.problem}")
-            return
-        try:
-            form.fill(with_changes(form.job, changes))
-        except InputError as error:
-            self._warn(error.message)
 
     def _warn(self, sentence: str) -> None:
         self.notify(sentence, severity="warning", markup=False)

@@ -20,7 +20,7 @@ from ...draw.labels import MUTED
 from ...draw.palette import VERDICTS
 from ...job.form.sharding import sharding_word
 from ...keys import bind, shown_key
-from ...widgets.static_lines import StaticLines
+from ...widgets.content_lines import StaticLines
 
 SUGGESTION_KEYS: list[BindingType] = [
     bind("list.up", "move(-1)"),

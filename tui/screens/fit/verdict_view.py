@@ -12,7 +12,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.fit_result import FitResult
 
-from ...draw.labels import MUTED
+from ...draw.labels import MUTED, warning
 from ...draw.palette import colour_of
 from ...job.advice import Advice
 from ...keys import shown_key
@@ -28,8 +28,8 @@ from ...widgets.budget_view import (
     remark_lines,
     verdict_line,
 )
-from ...widgets.static_lines import StaticLines
-from .advice import Capacity
+from ...widgets.content_lines import StaticLines
+from .gpu_picker import Capacity
 from .suggestions import Suggestions
 
 _STALE = "Below: the last valid settings."
@@ -140,7 +140,7 @@ class VerdictView(VerticalScroll):
         answer = [*words, *self._method_lines(budget, width=width), *lines]
         self.query_one("#answer", StaticLines).show(Content("\n").join(answer), layout=True)
         self._draw_suggestions(budget, fit)
-        notes = [Content.assemble(("! ", f"bold {colour_of('warning')}"), sentence) for sentence in self.notes]
+        notes = map(warning, self.notes)
         details = [
             *model_lines(budget),
             Content(),

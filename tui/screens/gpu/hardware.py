@@ -10,9 +10,9 @@ from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
-from ...draw.labels import MUTED, SEPARATOR, alarm
+from ...draw.labels import MUTED, SEPARATOR, tag
 from ...draw.text_output import printable
-from .lines import LABEL_WIDTH, labelled, whole_figure
+from .activity import LABEL_WIDTH, labelled, whole_figure
 
 
 def fact_lines(gpu: GpuReading, width: int) -> list[Content]:
@@ -96,12 +96,7 @@ def _clocks(details: GpuDetails) -> list[Content]:
 
 def _fans(details: GpuDetails) -> list[Content]:
     speeds = details.fan_percents
-    if speeds is None:
-        words = None
-    elif not speeds:
-        words = "none"
-    else:
-        words = ", ".join(f"{speed} %" for speed in speeds)
+    words = None if speeds is None else ", ".join(f"{speed} %" for speed in speeds) or "none"
     return [
         _figure("", words),
         _figure("encoder", whole_figure(details.encoder_percent, "%")),
@@ -118,7 +113,7 @@ def _pcie(link: PcieLink | None) -> list[Content]:
         _figure("", words),
         _figure("to host", _rate(link.sent_per_second)),
         _figure("from host", _rate(link.received_per_second)),
-        _alarm(f"{link.replays} replays") if link.replays else _figure("replays", whole_figure(link.replays)),
+        tag(f"! {link.replays} replays") if link.replays else _figure("replays", whole_figure(link.replays)),
     ]
 
 
@@ -131,7 +126,7 @@ def _nvlink(links: NvLinks | None, details: GpuDetails) -> list[Content]:
     speed = None if links.link_bytes_per_second is None else f"{_rate(links.link_bytes_per_second)} each"
     unknown = None if details.reason("nvlink.traffic") else "…"  # a rate needs two readings
     return [
-        _alarm(up) if down else _figure("", up),
+        tag(f"! {up}") if down else _figure("", up),
         _figure("version", whole_figure(links.version)),
         _figure("", speed),
         _figure("sent", _rate(links.sent_per_second) or unknown),
@@ -140,13 +135,9 @@ def _nvlink(links: NvLinks | None, details: GpuDetails) -> list[Content]:
 
 
 def _ecc(details: GpuDetails) -> list[Content]:
-    if details.ecc_enabled is None:
-        parts = [_figure("", None)]
-    elif not details.ecc_enabled:
-        parts = [Content("off")]
-    else:
-        parts = [Content("on"), *_errors(details.ecc)]
-    return [*parts, *_rows(details.remapped_rows)]
+    state = None if details.ecc_enabled is None else "on" if details.ecc_enabled else "off"
+    errors = _errors(details.ecc) if details.ecc_enabled else []
+    return [_figure("", state), *errors, *_rows(details.remapped_rows)]
 
 
 def _errors(ecc: EccErrors | None) -> list[Content]:
@@ -157,7 +148,7 @@ def _errors(ecc: EccErrors | None) -> list[Content]:
         return [Content("no errors")]
     uncorrected = f"{_count(counts[1])} since load, {_count(counts[3])} ever"
     if counts[1] or counts[3]:
-        first = _alarm(f"uncorrected errors: {uncorrected}")
+        first = tag(f"! uncorrected errors: {uncorrected}")
     else:
         first = Content("no uncorrected errors") if counts[1] == counts[3] == 0 else _figure("uncorrected", uncorrected)
     return [first, _figure("corrected", f"{_count(counts[0])} since load, {_count(counts[2])} ever")]
@@ -169,9 +160,9 @@ def _rows(rows: RemappedRows | None) -> list[Content]:
     count = rows.after_corrected + rows.after_uncorrected
     parts = [_figure("remapped rows", f"{count}" if count else "none")]
     if rows.pending:
-        parts.append(_alarm("a row is remapped at the next reset"))
+        parts.append(tag("! a row is remapped at the next reset"))
     if rows.failed:
-        parts.append(_alarm("remapping failed: replace the GPU"))
+        parts.append(tag("! remapping failed: replace the GPU"))
     return parts
 
 
@@ -209,10 +200,6 @@ def _board(details: GpuDetails) -> list[Content]:
     if details.near_cpus is not None:
         parts.append(_figure("nearest CPUs", printable(details.near_cpus)))
     return parts
-
-
-def _alarm(words: str) -> Content:
-    return Content.styled(f" ! {words} ", alarm())
 
 
 def _of(figure: int | None, most: int | None, unit: str) -> str | None:

@@ -16,19 +16,16 @@ from vramtop.monitor.snapshot.gpu_details import DetailLevel
 from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
 
 from ...draw.gpu_figures import reason_badge
-from ...draw.labels import MUTED, alarm, format_duration, join_to_width, left_and_right
+from ...draw.labels import MUTED, format_duration, join_to_width, left_and_right, tag
 from ...draw.text_output import printable
 from ...keys import bind, shown_key
-from ...widgets.content_lines import ContentLines
+from ...widgets.content_lines import ContentLines, StaticLines
 from ...widgets.keys_line import KeysLine
-from ...widgets.static_lines import StaticLines
-from ..base import BoardApp, DrawnScreen, ShowsGpus, is_complete
+from ..base import BoardApp, BoardFeed, DrawnScreen, ShowsGpus, is_complete
 from ..dashboard.gpu_panel import graph_span
 from ..dashboard.gpu_rows import stale_seconds
-from ..dashboard.process_actions import PROCESS_KEYS, ProcessTableScreen
-from ..dashboard.process_table import ProcessTable
-from ..feed import BoardFeed
-from .activity import Histories, activity_lines
+from ..dashboard.process_table import PROCESS_KEYS, ProcessTable, ProcessTableScreen
+from .activity import activity_lines
 from .hardware import fact_lines, reason_lines
 
 GPU_KEYS: list[BindingType] = [
@@ -149,7 +146,7 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
         title, state = self.query_one("#title", StaticLines), self.query_one("#state", StaticLines)
         if self._gpu is None:
             title.show(Content.styled("GPU", "bold"))
-            state.show(Content.styled(" ! this GPU is no longer listed ", alarm()))
+            state.show(tag("! this GPU is no longer listed"))
             return
         wholes = (each.reading for each in board.gpus if each.reading.key == self._gpu.reading.whole_gpu_key)
         gpu, whole = self._gpu, next(wholes, self._gpu.reading)
@@ -158,9 +155,10 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
         title.show(_title(gpu.reading, board, age, width))
         state.show(_state_line(whole, board, width, paused=self._feed.paused))
         history, now = self.app.watchlist.history, board.snapshot.time
-        histories = Histories(history, graph_span(history.activity(whole.key, "utilisation_percent"), now), now)
+        span = graph_span(history.activity(whole.key, "utilisation_percent"), now)
         figures = self.query_one(_Figures)
-        lines = activity_lines(gpu, whole, histories, width - figures.scrollbar_size_vertical)
+        inside = width - figures.scrollbar_size_vertical
+        lines = activity_lines(gpu, whole, history, inside, span_seconds=span, now=now)
         lines += fact_lines(whole, width - 1) or reason_lines(whole, width - 1)
         figures.set_class(age is not None, "-stale")
         with self.app.batch_update():
@@ -179,7 +177,7 @@ def _title(gpu: GpuReading, board: Board, age: float | None, width: int) -> Cont
     name = printable(gpu.name or "GPU").removeprefix("NVIDIA ")
     left = Content.assemble((f"GPU {gpu.label}", "bold"), f" · {name}")
     source, shown = board.snapshot.source, len(board.displayed_gpus)
-    right: list[Content | str] = [] if age is None else [Content.styled(f" ! {format_duration(age)} old ", alarm())]
+    right: list[Content | str] = [] if age is None else [tag(f"! {format_duration(age)} old")]
     right += [f"one of {shown}"] if shown > 1 else []
     right += [printable(source.host or "this machine")] if width >= 90 else []
     right += [f"driver {printable(source.driver_version)}"] if source.driver_version and width >= 100 else []
@@ -191,7 +189,7 @@ def _state_line(gpu: GpuReading, board: Board, width: int, *, paused: bool) -> C
     """Return the most important sentence: a fault of the GPU, what slows it down, or why that is unknown."""
     fault = next((fault for fault in gpu.faults if fault.field is None), None)
     if fault is not None:
-        return Content.assemble((" ! ", alarm()), f" {printable(fault.message)}").truncate(width, ellipsis=True)
+        return Content.assemble(tag("!"), f" {printable(fault.message)}").truncate(width, ellipsis=True)
     details = gpu.details
     if details is None or details.level != "full":
         if not board.snapshot.source.is_live:

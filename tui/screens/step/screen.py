@@ -15,15 +15,15 @@ from vramtop.estimator.estimation import UNTRACED, why_untraced
 
 from ...background.job_estimates import JobEstimates
 from ...background.latest_only_task import LatestOnlyTask
-from ...draw.legend import legend_line
+from ...draw.gpu_bars import legend_line
 from ...draw.memory_graph import GPU_TOTAL
 from ...draw.palette import COMPONENTS, on_colour
 from ...draw.text_output import printable
 from ...keys import bind
 from ...reports.budget_text import line_text, shortened, tensor_rows
 from ...widgets.budget_view import peak_line
+from ...widgets.content_lines import StaticLines, TitleLine
 from ...widgets.keys_line import KeysLine
-from ...widgets.static_lines import StaticLines, TitleLine
 from ..base import BoardApp, DrawnScreen
 from .step_graph import RESERVED, StepGraph, step_top_bytes
 

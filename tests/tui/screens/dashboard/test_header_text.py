@@ -9,9 +9,9 @@ from vramtop.monitor.board.display_filter import DisplayFilter, parse_devices
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading
+from vramtop.tui.screens.base import BoardFeed
 from vramtop.tui.screens.dashboard.header_text import notices
 from vramtop.tui.screens.dashboard.table_view import TableView
-from vramtop.tui.screens.feed import BoardFeed
 
 
 def make_anomaly(gpu: int, held: int) -> Anomaly:

@@ -1,6 +1,6 @@
 """Bars and histories of the GPU screen."""
 
-from vramtop.tui.screens.gpu.lines import history_line, line_shape, share_bar
+from vramtop.tui.screens.gpu.activity import history_line, line_shape, share_bar
 
 
 def test_an_unknown_share_has_no_bar_and_no_scale_and_differs_from_0() -> None:

@@ -17,8 +17,8 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetPending, FleetProcess, HostReading
 from vramtop.monitor.fleet.hosts_board import HostsSource, HostsWatchlist
-from vramtop.tui.app.hosts_app import HostsApp
 from vramtop.tui.app.options import AppOptions
+from vramtop.tui.app.view_only_app import HostsApp
 from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.gpu.screen import GpuScreen

@@ -37,8 +37,7 @@ from vramtop.tui.background.preflight_run import PreflightProgress, PreflightReq
 from vramtop.tui.job.dialogs import OpenJobScreen
 from vramtop.tui.reports.preflight_text import summary_line
 from vramtop.tui.screens.fit.screen import FitCheckScreen
-from vramtop.tui.screens.preflight.mark import mark_line
-from vramtop.tui.screens.preflight.screen import PreflightScreen
+from vramtop.tui.screens.preflight.screen import PreflightScreen, mark_line
 
 LLAMA = llama_config(hidden=64, mlp=128, layers=2, heads=4, vocab=256)
 JOB = Job(name="check-me", model=ModelSpec(config=LLAMA), target=Target(gpu="h100-80gb"))

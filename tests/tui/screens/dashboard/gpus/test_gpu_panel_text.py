@@ -15,11 +15,11 @@ from vramtop.monitor.snapshot.faults import HOST_MEMORY, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading
 from vramtop.tui.draw.gpu_bars import held_cells
 from vramtop.tui.draw.palette import colour_of, unattributed_label
+from vramtop.tui.screens.base import BoardFeed
 from vramtop.tui.screens.dashboard.gpu_panel import panel_lines
 from vramtop.tui.screens.dashboard.gpu_rows import gpu_row_line, gpu_row_titles
 from vramtop.tui.screens.dashboard.header_text import header_line, summary_line
 from vramtop.tui.screens.dashboard.layout import PanelShape, framed_panels
-from vramtop.tui.screens.feed import BoardFeed
 
 SHAPE = PanelShape(width=120, graph_height=3)
 

@@ -5,8 +5,7 @@ from builders import make_budget, make_mig_gpu, make_snapshot
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.screens.fit.advice import Capacity
-from vramtop.tui.screens.fit.gpu_picker import GpuPicker
+from vramtop.tui.screens.fit.gpu_picker import Capacity, GpuPicker
 
 FIRST, SECOND = (Job(name=name, model=ModelSpec(id="gpt2")) for name in ("first", "second"))
 
