@@ -209,19 +209,26 @@ def scaled_dot_product_attention(  # noqa: PLR0917 - torch's own signature
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Attention with the memory of the kernel that CUDA would choose. Shapes (b, h, s, d); torch takes others too."""
+    """Attention with the memory of the kernel that CUDA would choose. Shapes (b, h, s, d); torch takes others too.
+
+    Where a program has switched flash and memory-efficient attention off, the scores are written to memory. A GPU with
+    compute capability 9.0 or 10.0 may take cuDNN's kernel first (``check_prefer_cudnn_attention`` in sdp_utils.cpp).
+    """
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     settings = attn_mask, dropout_p, is_causal, scale, enable_gqa
     if query.dim() != 4:  # only the kernel that writes the scores takes other shapes (``sdp_utils``)
         return _written_attention(query, key, value, *settings)
+    kernels = torch.backends.cuda
+    by_math, efficient = kernels.math_sdp_enabled(), kernels.mem_efficient_sdp_enabled()
+    flash = kernels.flash_sdp_enabled() or not (by_math or efficient)  # else cuDNN's, which keeps the same
     same_heads = query.shape[1] == key.shape[1]
     same_size = query.shape[-1] == value.shape[-1] <= MAX_FLASH_HEAD_DIM
-    if query.dtype in LOW_PRECISION and attn_mask is None and same_size and (same_heads or enable_gqa):
+    if flash and query.dtype in LOW_PRECISION and attn_mask is None and same_size and (same_heads or enable_gqa):
         return flash_attention(query, key, value)
     aligned = 16 // query.element_size()
-    if same_heads and query.shape[-1] % aligned == value.shape[-1] % aligned == 0:
+    if efficient and same_heads and query.shape[-1] % aligned == value.shape[-1] % aligned == 0:
         return _MemoryEfficientAttention.apply(query, key, value, _additive_mask(attn_mask, query.dtype))[0]
     # up to torch 2.13 no fused kernel supports grouped-query attention in fp32: the scores are written to memory
     return _written_attention(query, key, value, *settings)

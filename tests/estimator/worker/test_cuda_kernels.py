@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
 
 from vramtop.estimator.worker.memory.tracker import StorageTracker
@@ -30,6 +31,15 @@ def layouts(tensors: Any) -> list[Any]:
         for tensor in tree_leaves(tensors)
         if isinstance(tensor, torch.Tensor) and tensor.numel()
     ]
+
+
+def nodes_behind(output: Any) -> set[str]:
+    """Return the names of the autograd nodes behind a result, along their first inputs."""
+    found, node = set(), output.grad_fn
+    while node is not None:
+        found.add(type(node).__name__)
+        node = node.next_functions[0][0] if node.next_functions else None
+    return found
 
 
 def saved_by(function: Any) -> tuple[Any, list[Any]]:
@@ -110,14 +120,24 @@ def test_choice_of_the_kernel(d: int, value_d: int, heads: int, dtype: torch.dty
         )
 
     scores_are_kept = any(shape[-2:] == (S, S) and shape[0] in (B, B * H) for shape, _, _ in kept)
-    nodes = set()
-    node = output.grad_fn
-    while node is not None:
-        nodes.add(type(node).__name__)
-        node = node.next_functions[0][0] if node.next_functions else None
     assert output.shape == (B, H, S, value_d)
-    assert (f"{kernel}Backward" in nodes) == (kernel != "math")
+    assert (f"{kernel}Backward" in nodes_behind(output)) == (kernel != "math")
     assert scores_are_kept == (kernel == "math" or masked)
+
+
+@pytest.mark.parametrize(
+    ("enabled", "kernel"),
+    [
+        (SDPBackend.MATH, "UnsafeView"),
+        (SDPBackend.EFFICIENT_ATTENTION, "_MemoryEfficientAttention"),
+        (SDPBackend.CUDNN_ATTENTION, "_FlashAttention"),
+    ],
+)
+def test_a_program_may_switch_kernels_of_attention_off(enabled: SDPBackend, kernel: str) -> None:
+    with FakeTensorMode(), sdpa_kernel(enabled):
+        output, kept = saved_by(lambda: forward_pass.scaled_dot_product_attention(*inputs(H, 64, BF16, dense=False)))
+    assert any(name.startswith(f"{kernel}Backward") for name in nodes_behind(output))
+    assert any(shape[-2:] == (S, S) for shape, _, _ in kept) == (enabled is SDPBackend.MATH)
 
 
 def test_autocast_casts_the_inputs_of_attention_and_nothing_inside() -> None:
