@@ -271,6 +271,15 @@ def _not_read(call: Call) -> Any:
     return call.doubt(f"{short_text(call.node)} is not read.")
 
 
+def _kernels(call: Call) -> Any:
+    """Follow what chooses the kernel of attention: without a fused one, the scores are written to memory."""
+    if call.value(0) is not True:
+        call.doubt(
+            f"{short_text(call.node)} is not read; a fused kernel of attention is counted.", key="model.attention"
+        )
+    return UNKNOWN
+
+
 def _run(call: Call) -> Any:
     if call.name in ("notebook_launcher", "spawn", "start_processes"):
         number = call.value(2, "nprocs", "num_processes", default=1)
@@ -393,6 +402,7 @@ _BY_NAME: Mapping[str, Callable[[Call], Any]] = {
     **dict.fromkeys(("get_world_size", "get_num_processes"), lambda call: call.notes.ranks),
     **dict.fromkeys(("add_argument", "parse_args", "parse_known_args"), lambda call: Parser(call).method(call)),
     **dict.fromkeys(("set_default_dtype", "set_default_tensor_type"), _not_read),
+    **dict.fromkeys(("enable_flash_sdp", "enable_mem_efficient_sdp", "sdpa_kernel", "sdp_kernel"), _kernels),
 }
 _CALLS: Mapping[str, Callable[[Call], Any]] = {
     **{f"*.{name}": handler for name, handler in _BY_NAME.items()},

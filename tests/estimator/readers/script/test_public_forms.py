@@ -86,7 +86,10 @@ def own_loop(before: str = "") -> str:
             {"training.sequence_length": 384},
         ),
         (
-            everything(after="tokenizer.add_tokens(['a'])\nmodel.resize_token_embeddings(len(tokenizer))\n"),
+            everything(
+                before="torch.backends.cuda.enable_flash_sdp(True)\n",
+                after="tokenizer.add_tokens(['a'])\nmodel.resize_token_embeddings(len(tokenizer))\n",
+            ),
             {"training.micro_batch": 2},
         ),
     ],
@@ -103,6 +106,7 @@ def test_forms_that_are_read_without_a_doubt(tmp_path: Path, text: str, found: d
         (everything(after="model.resize_token_embeddings(count())\n"), "may add many tokens"),
         (everything(after="model.resize_token_embeddings(len(tokenizer) + count())\n"), "may add many tokens"),
         (everything(before="torch.set_default_tensor_type(torch.cuda.HalfTensor)\n"), "is not read"),
+        (everything(before="torch.backends.cuda.enable_flash_sdp(False)\n"), "a fused kernel of attention is counted"),
         (everything(after="del model.transformer.h[4:]\n"), "removes part of the model"),
         (everything().replace("per_device", "use_cpu=True, per_device"), "runs on the CPU"),
         (own_loop("model.to('cpu')\n"), "puts the model on the CPU"),
