@@ -23,7 +23,7 @@ from .cuda_autocast import cuda_autocast
 from .cuda_kernels import cuda_kernels, jagged_attention
 from .data_parallel import data_parallel, moved
 from .factories import become, factories, materialize, numbered, types_on_gpu
-from .fake_gpu import MAX_KNOWN_VALUES
+from .fake_gpu import MAX_KNOWN_VALUES, program_line
 from .graphs import cuda_graphs
 from .library_classes import subclasses
 from .parameters import parameters_of_modules
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .fake_gpu import FakeGpus
 
 _WITHOUT_EFFECT = frozenset(
-    ("_lazy_init", "init", "ipc_collect", "reset_accumulated_memory_stats", "set_per_process_memory_fraction",
+    ("_lazy_init", "init", "ipc_collect", "reset_accumulated_memory_stats",
      "manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all")
 )  # fmt: skip
 """Functions of ``torch.cuda`` that change nothing here."""
@@ -290,8 +290,14 @@ def _cuda(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     def info(device: Any = None) -> tuple[int, int]:
         return max(0, card.total_memory - card.context - memory(device).reserved), card.total_memory
 
+    def limit(fraction: float, *_: Any, **__: Any) -> None:
+        if fraction < 1:
+            share = f"{program_line()} limits the program to {fraction:.0%} of the GPU"
+            gpus.doubts.add(f"{share}, beyond which it runs out of memory: not counted", "limit")
+
     answers: dict[str, Any] = {
         **{name: nothing() for name in _WITHOUT_EFFECT},
+        "set_per_process_memory_fraction": limit,
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "_is_compiled": lambda: True,

@@ -132,6 +132,14 @@ def test_convolutions_take_workspaces_whose_size_is_known_within_a_range(program
     assert not found.warnings
 
 
+def test_a_share_of_the_gpu_that_the_program_limits_itself_to_is_named(program) -> None:
+    text = trains("loss = net(torch.randn(8, 64, device=dev)).sum()\nloss.backward()", "nn.Linear(64, 64)", "{}")
+    limit = "torch.cuda.set_per_process_memory_fraction"
+    assert not rehearse([sys.executable, program(text.format(f"{limit}(1.0)"))]).warnings
+    (warning,) = rehearse([sys.executable, program(text.format(f"{limit}(0.5, 0)"))]).warnings
+    assert "limits the program to 50% of the GPU, beyond which it runs out of memory" in warning
+
+
 def test_convolutions_that_were_never_measured_widen_the_range_with_a_warning(program) -> None:
     text = CONVOLUTIONS.format(benchmark=False, longer=0, autocast=True)
     found = rehearse([sys.executable, program(text)])
