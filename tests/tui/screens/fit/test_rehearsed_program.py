@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_gpu, make_snapshot
+from builders import make_board, make_gpu, no_job
 from counted_python import counted_python
 from screen_host import ScreenHost, screen_text
 from textual.widgets import Static
@@ -168,7 +168,7 @@ rows = load_dataset("a").map(lambda row: tokenizer(row["text"], truncation=True,
     text = READ.replace("AutoModelForCausalLM, ", "AutoModelForCausalLM, AutoTokenizer, ", 1)
     text = text.replace("args = ", f"from datasets import load_dataset\n{data}args = ", 1)
     Path("train.py").write_text(text.replace("train_dataset=[]", "train_dataset=rows"))
-    board = Watchlist(lambda _: pytest.fail("it has no job")).update(make_snapshot([make_gpu(n) for n in range(gpus)]))
+    board = make_board([make_gpu(n) for n in range(gpus)], estimate=no_job)
     app = ScreenHost(reading)
     async with app.run_test(size=(80, 24)) as pilot:
         reading.show_board(board)

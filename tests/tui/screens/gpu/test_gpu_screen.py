@@ -4,19 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from builders import ScriptedSource, make_gpu, make_mig_gpu, make_process, make_snapshot
+from builders import make_gpu, make_mig_gpu, make_process, make_snapshot
 from rich.cells import cell_len
-from screen_host import on_first_board, screen_lines, screen_text
+from screen_host import app_of, on_first_board, screen_lines, screen_text
 from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.demand import CurrentDemand
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
 from vramtop.tui.screens.gpu.screen import GpuScreen
 
@@ -82,9 +80,7 @@ SHOWN = (
 def open_app(snapshots: Sequence[Snapshot]) -> tuple[VramtopApp, CurrentDemand]:
     """Make an app that shows these snapshots, and what it asks for."""
     demand = CurrentDemand()
-    options = AppOptions(interval=0.05, demand=demand, clock=lambda: 0.0)  # readings never count as late
-    app = VramtopApp(ScriptedSource(snapshots), Watchlist(lambda _: None), options)
-    return app, demand
+    return app_of(snapshots, interval=0.05, demand=demand, clock=lambda: 0.0), demand  # readings never count as late
 
 
 @pytest.fixture
