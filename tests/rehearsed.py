@@ -29,6 +29,11 @@ def rehearse(
     return rehearse_job(Job(program=program), gpu=gpu, environ=environ, may_run=True, kept=False)
 
 
+def torchrun(line: str) -> Rehearsed:
+    """Rehearse what torchrun starts with these words, in this Python."""
+    return rehearse(["torchrun", *line.split()], python=sys.executable)
+
+
 def rehearse_beside_cpu(program: str, *, rel: float = 0.01) -> Rehearsed:
     """Rehearse ``program cuda``, and hold what it allocates to what ``program cpu`` takes in a real run."""
     found = rehearse([sys.executable, program, "cuda"])
