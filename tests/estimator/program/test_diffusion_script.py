@@ -87,9 +87,8 @@ def slow(name: str, *, whole: bool) -> Any:
         *(slow(name, whole=True) for name in ("sd1.5", "sdxl", "flux")),
     ],
 )
-def test_its_rehearsal_takes_what_a_real_run_takes(name: str, whole: bool, tmp_path: Path, monkeypatch) -> None:
+def test_its_rehearsal_takes_what_a_real_run_takes(name: str, whole: bool, in_folder: Path) -> None:
     pytest.importorskip("diffusers")
-    monkeypatch.chdir(tmp_path)
     model = shrunk(known(name), SHRUNKEN[name])
     sizes = InputSizes(height=SIDE, width=SIDE, frames=9 if name == "wan-1.3b" else None)
     script = script_of(model, {"training.precision": "fp32"}, whole=whole, sizes=sizes)
@@ -150,9 +149,8 @@ SHARDED = {"parallel.strategy": "fsdp2", "parallel.data_shard": 2}
 
 
 @pytest.mark.slow
-def test_a_shard_of_all_parameters_takes_its_share(tmp_path: Path, monkeypatch) -> None:
+def test_a_shard_of_all_parameters_takes_its_share(in_folder: Path) -> None:
     pytest.importorskip("diffusers")
-    monkeypatch.chdir(tmp_path)
     sizes, took = InputSizes(height=SIDE, width=SIDE), []
     for changes, words in (({}, [sys.executable]), (SHARDED, ["torchrun", "--nproc-per-node", "2"])):
         script = script_of(shrunk(known("flux"), SHRUNKEN["flux"]), changes, whole=True, sizes=sizes)
@@ -191,10 +189,9 @@ def test_a_quantized_network_meets_no_text_encoder_on_the_gpu() -> None:
 
 
 @pytest.mark.slow
-def test_quantized_weights_take_half_a_byte(tmp_path: Path, monkeypatch) -> None:
+def test_quantized_weights_take_half_a_byte(in_folder: Path) -> None:
     pytest.importorskip("diffusers")
     pytest.importorskip("bitsandbytes")
-    monkeypatch.chdir(tmp_path)
     sizes, took = InputSizes(height=SIDE, width=SIDE), []
     for changes in ({}, QUANTIZED):
         script = script_of(shrunk(known("flux"), SHRUNKEN["flux"]), changes, sizes=sizes)

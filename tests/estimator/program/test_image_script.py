@@ -73,14 +73,13 @@ def script_of(model: LibraryModel, changes: dict[str, Any] | None = None, **opti
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch) -> Path:
+def package(in_folder: Path, monkeypatch) -> Path:
     for name, text in TORCHVISION.items():
-        path = tmp_path / "site" / name
+        path = in_folder / "site" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    monkeypatch.setenv("PYTHONPATH", str(in_folder / "site"))
+    return in_folder
 
 
 def test_a_library_is_found_by_its_sources(package: Path) -> None:
@@ -135,8 +134,7 @@ def test_a_detector_is_given_lists_and_returns_its_losses(package: Path) -> None
 
 @pytest.mark.skipif(not has("timm"), reason="timm and torchvision cannot be imported")
 @pytest.mark.parametrize("name", ["test_vit", "test_resnet", "test_convnext", "test_efficientnet"])
-def test_models_of_timm_take_what_a_real_run_takes(name: str, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_models_of_timm_take_what_a_real_run_takes(name: str, in_folder: Path) -> None:
     found = image_model(name, (PYTHON,))
     side = 96 if name == "test_vit" else 160  # timm's own size of these models
     sizes = InputSizes(height=side, width=side) if name == "test_vit" else InputSizes()

@@ -818,8 +818,7 @@ raise RuntimeError(torch.cuda.get_device_name())
         rehearse([sys.executable, program(text)], gpu=find_gpu("4090"))
 
 
-def test_commands_of_python_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_commands_of_python_are_understood(in_folder: Path) -> None:
     Path("train.py").write_text("")
     Path("tool").write_text(f"#!{sys.executable}\n")
     Path("tool").chmod(0o755)
@@ -853,14 +852,13 @@ def test_commands_of_python_are_understood(tmp_path: Path, monkeypatch: pytest.M
             python_command(line.split(), environ)
 
 
-def test_the_python_of_a_project_or_launcher_runs_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / ".venv" / "bin"
+def test_the_python_of_a_project_or_launcher_runs_the_program(in_folder: Path) -> None:
+    folder = in_folder / ".venv" / "bin"
     folder.mkdir(parents=True)
     for name, text in (("python", ""), ("python3", ""), ("accelerate", ""), ("torchrun", f"#!{folder / 'python3'}\n")):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    (tmp_path / "train.py").write_text("")
-    monkeypatch.chdir(tmp_path)
+    (in_folder / "train.py").write_text("")
     for line, python in (
         ("uv run python train.py", "python"),
         ("poetry run python train.py", "python"),
@@ -868,7 +866,7 @@ def test_the_python_of_a_project_or_launcher_runs_the_program(tmp_path: Path, mo
         ("uv run --no-sync torchrun train.py", "python3"),
         (f"{folder}/accelerate launch train.py", "python"),
         (f"{folder}/accelerate-launch train.py", "python"),
-        (f"conda run -p {tmp_path / '.venv'} --no-capture-output python train.py", "python"),
+        (f"conda run -p {in_folder / '.venv'} --no-capture-output python train.py", "python"),
         ("mamba run -p .venv torchrun train.py", "python3"),
     ):
         assert python_command(line.split(), dict(os.environ))[0] == folder / python

@@ -69,13 +69,12 @@ async def test_notices_from_before_the_dashboard_opens_are_shown_once_it_is_open
         assert [note.message for note in app._notifications] == ["first", "second"]
 
 
-async def test_a_screenshot_is_saved_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+async def test_a_screenshot_is_saved_in_the_working_directory(in_folder: Path) -> None:
     app = make_app()
     async with app.run_test() as pilot:
         app.action_screenshot()
         await until_shown(pilot, lambda: app._notifications)
-        assert [path.suffix for path in tmp_path.iterdir()] == [".svg"]
+        assert [path.suffix for path in in_folder.iterdir()] == [".svg"]
 
 
 def test_a_job_of_the_command_line_is_pending_while_the_dashboard_is_open(opened, tmp_path) -> None:

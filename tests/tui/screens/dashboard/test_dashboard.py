@@ -332,10 +332,9 @@ async def test_ascii_and_pause_are_switched_while_running_and_a_repeated_key_ope
         assert [type(screen).__name__ for screen in app.screen_stack] == ["DashboardScreen", "FitCheckScreen"]
 
 
-async def test_recording_can_be_started_and_contains_the_jobs(tmp_path, monkeypatch):
+async def test_recording_can_be_started_and_contains_the_jobs(in_folder):
     from vramtop.monitor.sources.recording import read_recording
 
-    monkeypatch.chdir(tmp_path)
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 40)])])], jobs={"qwen-7b-dpo": [1]}, pending=["small"])
     async with on_first_board(app, (120, 30)) as pilot:
         await pilot.press("r")
@@ -343,7 +342,7 @@ async def test_recording_can_be_started_and_contains_the_jobs(tmp_path, monkeypa
         reads = app.source_for_test.reads
         await until_shown(pilot, lambda: app.source_for_test.reads > reads + 1)
         await pilot.press("r")
-    (path,) = tmp_path.iterdir()
+    (path,) = in_folder.iterdir()
     first = next(iter(read_recording(path)))
     assert [watched.job.name for watched in first.watched] == ["qwen-7b-dpo"]
     assert [waiting.name for waiting in first.pending] == ["small"]

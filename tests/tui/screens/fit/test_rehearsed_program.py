@@ -36,8 +36,7 @@ for step in range(9):
 
 
 @pytest.mark.usefixtures("quick_rehearsals")
-async def test_a_program_is_opened_rehearsed_and_drawn_with_its_lines(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+async def test_a_program_is_opened_rehearsed_and_drawn_with_its_lines(in_folder) -> None:
     Path("train.py").write_text(PROGRAM)
     told: list[str] = []
     quick_estimate = Estimators(None, corrects=False, notify=told.append).quick
@@ -99,9 +98,8 @@ class Trainer:
 
 
 @pytest.fixture
-def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FitCheckScreen:
+def reading(in_folder: Path) -> FitCheckScreen:
     """A fit check in a folder whose programs find a small library."""
-    monkeypatch.chdir(tmp_path)
     Path("transformers.py").write_text(LIBRARY)
     quick = Estimators(None, corrects=False, notify=lambda _: None).quick
     return FitCheckScreen(Watchlist(estimate=quick), estimate=quick)
@@ -195,12 +193,11 @@ def runs(tmp_path: Path) -> Iterator[Callable[[], int]]:
 
 
 @pytest.fixture
-def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Callable[[], int]) -> Path:
+def marked(in_folder: Path, runs: Callable[[], int]) -> Path:
     """The current folder: a program, and a job file with it."""
-    (tmp_path / "train.py").touch()
-    (tmp_path / "job.toml").write_text(f'[program]\ncommand = "{tmp_path}/python train.py"\n')
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    (in_folder / "train.py").touch()
+    (in_folder / "job.toml").write_text(f'[program]\ncommand = "{in_folder}/python train.py"\n')
+    return in_folder
 
 
 def fit_check(file: Path) -> FitCheckScreen:

@@ -90,12 +90,11 @@ def make_screen(read: Callable[[PreflightRequest], CheckContext]) -> Callable[..
 
 
 @pytest.fixture
-def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_network(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("HF_", "CUDA_", "NSS_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(in_folder / "hf"))
 
 
 def lines(app: App[Any]) -> list[str]:
