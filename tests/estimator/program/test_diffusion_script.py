@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from real_run import real_peak
-from rehearsed import rehearse
+from rehearsed import rehearse, rehearse_script_beside_cpu
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.job import Job
@@ -92,10 +91,7 @@ def test_its_rehearsal_takes_what_a_real_run_takes(name: str, whole: bool, in_fo
     model = shrunk(known(name), SHRUNKEN[name])
     sizes = InputSizes(height=SIDE, width=SIDE, frames=9 if name == "wan-1.3b" else None)
     script = script_of(model, {"training.precision": "fp32"}, whole=whole, sizes=sizes)
-    Path("train.py").write_text(script, encoding="utf-8")
-    found = rehearse([sys.executable, "train.py"])
-    taken = real_peak("train.py", ranks=None) - host_bytes(script)
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(taken, rel=0.005)
+    rehearse_script_beside_cpu(script, host_bytes=host_bytes(script), rel=0.005)
 
 
 def host_bytes(script: str) -> int:

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from real_run import real_peak
-from rehearsed import rehearse
+from rehearsed import rehearse, rehearse_script_beside_cpu
 from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import InputError
@@ -211,11 +210,8 @@ def test_fsdp_wraps_the_blocks_that_it_can(name: str, in_folder: Path) -> None:
 )
 def test_its_rehearsal_takes_what_a_real_run_takes(name: str, in_folder: Path) -> None:
     script = script_of(shrunken(name), stated=set(), steps=3)
-    Path("train.py").write_text(script, encoding="utf-8")
-    found = rehearse([sys.executable, "train.py"])
-    on_gpu = real_peak("train.py", ranks=None) - host_bytes(script)
     near = 0.006 if name == "swin-tiny" else 0.002  # 24 KiB more, of which the tensor is not known
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(on_gpu, rel=near)
+    rehearse_script_beside_cpu(script, host_bytes=host_bytes(script), rel=near)
 
 
 @pytest.mark.slow
@@ -228,10 +224,7 @@ def test_labels_of_parts_of_an_image_take_what_a_real_run_takes(name: str, in_fo
     sizes["dpt"] = InputSizes(height=128, width=128)
     small = InputSizes(height=128, width=160)
     script = script_of(shrunken(name), stated=set(), steps=3, sizes=sizes.get(name, small))
-    Path("train.py").write_text(script, encoding="utf-8")
-    found = rehearse([sys.executable, "train.py"])
-    on_gpu = real_peak("train.py", ranks=None) - host_bytes(script)
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(on_gpu, rel=0.002)
+    rehearse_script_beside_cpu(script, host_bytes=host_bytes(script))
 
 
 def host_bytes(script: str) -> int:
