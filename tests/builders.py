@@ -9,6 +9,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.attach.attachment import Attachment
+from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.fleet import FleetGpu, FleetProcess, HostReading, RankFacts
@@ -106,14 +107,31 @@ def make_run(job: Job | str, *pids: int, **changes: Any) -> WatchedJob:
     return WatchedJob(**(facts | changes))
 
 
-def make_watchlist(*runs: WatchedJob, device: float = 40, pending: Sequence[Job] = (), **options: Any) -> Watchlist:
-    """Make a watchlist of these runs and pending jobs, each of which needs ``device`` GiB."""
-    watchlist = Watchlist(**({"estimate": lambda job: make_budget(job, device=device)} | options))
+def make_watchlist(
+    *runs: WatchedJob,
+    device: float = 40,
+    low: float | None = None,
+    high: float | None = None,
+    pending: Sequence[Job | str] = (),
+    **options: Any,
+) -> Watchlist:
+    """Make a watchlist of these runs and pending jobs, or jobs with these names, each of which needs ``device`` GiB."""
+    watchlist = Watchlist(**({"estimate": lambda job: make_budget(job, device=device, low=low, high=high)} | options))
     for run in runs:
         watchlist.add_run(run)
     for job in pending:
-        watchlist.add_pending(job)
+        watchlist.add_pending(Job(name=job, model=ModelSpec(id="gpt2")) if isinstance(job, str) else job)
     return watchlist
+
+
+def no_job(job: Job) -> Budget:
+    """Fail where no job is known, so that nothing may ask for a budget."""
+    raise AssertionError(f"nobody asks for {job}")
+
+
+def make_board(gpus: Sequence[GpuReading], *runs: WatchedJob, **options: Any) -> Board:
+    """Make the first board of these GPUs; the other arguments are those of ``make_watchlist``."""
+    return make_watchlist(*runs, **options).update(make_snapshot(gpus))
 
 
 def make_mig_gpu(

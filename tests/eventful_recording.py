@@ -2,18 +2,23 @@
 
 from pathlib import Path
 
+from builders import make_gpu, make_process, make_snapshot
+
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.monitor.snapshot.faults import Fault
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessCounters, Snapshot, Source, WatchedJob
+from vramtop.monitor.snapshot.snapshot import ProcessCounters, Snapshot, Source, WatchedJob
 from vramtop.monitor.sources.recording import RecordingWriter
 
 BEGIN = 1_790_000_000.0
 STARTED, LOST, FOUND, GAP, GAP_END, DIED, END = 5, 20, 25, 30, 50, 70, 80
 """Seconds after the begin: two ranks start, GPU 1 is lost and found, nothing is read in between, the ranks die."""
 RANKS = ((101, BEGIN + STARTED), (102, BEGIN + STARTED))
+
+
+UNKNOWN = dict.fromkeys(("utilisation_percent", "temperature_c", "power_w", "power_limit_w"))
 
 
 def training_job(name: str = "tune-1b") -> Job:
@@ -47,34 +52,21 @@ def _snapshot(second: int, job: Job, held_gib: float, process: dict[str, object]
     time, running = BEGIN + second, STARTED <= second < DIED
     gpus = []
     for index in (0, 1):
-        size = round((held_gib if second >= STARTED + 10 else 2.0) * GIB)
-        processes = [_process(300, 3 * GIB, BEGIN - 500, command="python notebook.py")] if index == 0 else []
+        size = held_gib if second >= STARTED + 10 else 2.0
+        own = {"start_time": BEGIN - 500, "command": "python notebook.py", **process}
+        processes = [make_process(300, 3, **own)] if index == 0 else []
         if running:
+            counters = _counters(time, round(size * GIB), dying=second == DIED - 1)
             pid, start = RANKS[index]
-            rank = _process(pid, size, start, counters=_counters(time, size, dying=second == DIED - 1))
-            processes.append(rank)
-        gpus.append(_gpu(index, [replace(each, **process) for each in processes], time))  # type: ignore[arg-type]
+            own = {"start_time": start, "command": "python train.py", "counters": counters, **process}
+            processes.append(make_process(pid, size, **own))
+        gpus.append(make_gpu(index, processes, uuid=f"GPU-{index}", read_at=time, **UNKNOWN))
     if LOST <= second < FOUND:
         fault = Fault(field=None, code="GPU_IS_LOST", message="the GPU has fallen off the bus")
         gpus[1] = replace(gpus[1], used_bytes=None, free_bytes=None, processes=None, faults=(fault,))
     source = Source(kind="nvml", host="node-7", driver_version="580.95", cuda_version="13.0")
     watched = (WatchedJob(job=job, pids=RANKS),) if second >= STARTED else ()
-    return Snapshot(time=time, source=source, gpus=tuple(gpus), watched=watched)
-
-
-def _process(
-    pid: int, size: int, start: float, *, command: str = "python train.py", counters: ProcessCounters | None = None
-) -> GpuProcess:
-    return GpuProcess(
-        pid=pid,
-        start_time=start,
-        used_bytes=size,
-        kinds=("compute",),
-        user="ana",
-        name="python",
-        command=command,
-        counters=counters,
-    )
+    return make_snapshot(gpus, time=time, source=source, watched=watched)
 
 
 def _counters(time: float, size: int, *, dying: bool) -> ProcessCounters:
@@ -86,19 +78,4 @@ def _counters(time: float, size: int, *, dying: bool) -> ProcessCounters:
         allocated_peak_bytes=held - GIB,
         reserved_peak_bytes=held,
         error="OutOfMemoryError" if dying else None,
-    )
-
-
-def _gpu(index: int, processes: list[GpuProcess], time: float) -> GpuReading:
-    used = sum(process.used_bytes or 0 for process in processes) + GIB
-    return GpuReading(
-        index=index,
-        uuid=f"GPU-{index}",
-        name="NVIDIA H100 80GB HBM3",
-        total_bytes=80 * GIB,
-        reserved_bytes=GIB // 2,
-        used_bytes=used,
-        free_bytes=80 * GIB - GIB // 2 - used,
-        processes=tuple(processes),
-        read_at=time,
     )

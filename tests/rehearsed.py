@@ -29,11 +29,24 @@ def rehearse(
     return rehearse_job(Job(program=program), gpu=gpu, environ=environ, may_run=True, kept=False)
 
 
-def rehearse_beside_cpu(program: str, *, rel: float = 0.01) -> Rehearsed:
-    """Rehearse ``program cuda``, and hold what it allocates to what ``program cpu`` takes in a real run."""
-    found = rehearse([sys.executable, program, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(program), rel=rel)
+def torchrun(line: str) -> Rehearsed:
+    """Rehearse what torchrun starts with these words, in this Python."""
+    return rehearse(["torchrun", *line.split()], python=sys.executable)
+
+
+def rehearse_beside_cpu(program: str, *words: str, rel: float = 0.01) -> Rehearsed:
+    """Rehearse ``program cuda WORD ...``, and hold what it allocates to what ``program cpu WORD ...`` really takes."""
+    found = rehearse([sys.executable, program, "cuda", *words])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(program, *words), rel=rel)
     return found
+
+
+def rehearse_script_beside_cpu(script: str, *, host_bytes: int, ranks: int | None = None, rel: float = 0.002) -> None:
+    """Likewise of a script that finds its device itself, and holds so many bytes on the host where there is a GPU."""
+    Path("train.py").write_text(script, encoding="utf-8")
+    found = rehearse([sys.executable, "train.py"])
+    on_gpu = real_peak("train.py", ranks=ranks) - host_bytes
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(on_gpu, rel=rel)
 
 
 def trains(

@@ -1,9 +1,10 @@
 """An app that hosts one screen under test, and functions that return the text drawn on a screen."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from builders import ScriptedSource, make_watchlist
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.screen import Screen
@@ -11,6 +12,10 @@ from textual.widgets import Input
 from waiting import until_shown
 
 from vramtop.monitor.board.board import Board
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import Snapshot
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.job.form.field_row import FieldRow
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 
@@ -92,6 +97,13 @@ def screen_lines(app: App[Any]) -> list[str]:
 def screen_text(app: App[Any]) -> str:
     """Return the text of the current screen."""
     return "\n".join(screen_lines(app))
+
+
+def app_of(snapshots: Sequence[Snapshot], watchlist: Watchlist | None = None, **options: Any) -> VramtopApp:
+    """Make a dashboard that shows these snapshots, four in a second; further arguments are its options."""
+    return VramtopApp(
+        ScriptedSource(snapshots), watchlist or make_watchlist(), AppOptions(**{"interval": 0.25, **options})
+    )
 
 
 @asynccontextmanager

@@ -26,11 +26,12 @@ def test_exact_and_formula_agree_on_a_known_family() -> None:
     assert exact.peak.allocated_bytes == pytest.approx(estimate(JOB).peak.allocated_bytes, abs=4096)  # buffers
 
 
-def test_auto_falls_back_to_the_formula_and_exact_does_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_auto_falls_back_to_the_formula_and_exact_does_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own_cache: Path
+) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert estimate(JOB, method="auto").method == "formula"
     with pytest.raises(CannotTellError, match="torch"):
         estimate(JOB, method="exact")

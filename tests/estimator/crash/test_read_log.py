@@ -110,35 +110,6 @@ def test_a_repeated_message_is_one_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "kind", "sure"),
-    [
-        ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=77.0. Some of your processes may have been", "killed", True),
-        ("slurmstepd: error: Detected 2 oom_kill events in StepId=77.batch.", "killed", True),
-        ("[1.5] Memory cgroup out of memory: Killed process 991 (python) total-vm:99kB, anon-rss:98kB", "killed", True),
-        ("Out of memory: Killed process 991 (python) total-vm:9kB", "killed", True),
-        ("    exitcode  : -9 (pid: 4711)", "killed", False),
-        ("subprocess.CalledProcessError: died with <Signals.SIGKILL: 9>.", "killed", False),
-        ("/var/spool/slurmd/job1/slurm_script: line 28:  8156 Killed                  python3 main.py", "killed", False),
-        ("Killed", "killed", False),
-        (" 6%|6  | 37/625 [04:47<1:10, 13.82it/s, loss=0.5]Killed", "killed", False),
-        ("    Reason:       OOMKilled", "killed", True),
-        ('"OOMKilled": true,', "killed", True),
-        ("RuntimeError: DataLoader worker (pid 12847) is killed by signal: Killed. ", "killed", False),
-        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "gpu library", True),
-        ("ncclUnhandledCudaError: Call to CUDA function failed. Cuda failure 2 'out of memory'", "gpu library", True),
-    ],
-)  # fmt: skip
-def test_failures_that_torchs_allocator_does_not_report(line: str, kind: str, sure: bool) -> None:
-    (failure,) = read(f"epoch 1\n{line}\n").failures
-    assert (failure.kind, failure.sure, failure.line) == (kind, sure, 2)
-
-
-def test_cpu_ram_is_told_with_its_size() -> None:
-    (failure,) = read("DefaultCPUAllocator: not enough memory: you tried to allocate 2147483648 bytes.").failures
-    assert failure.tried_host_bytes == 2 * GIB
-
-
-@pytest.mark.parametrize(
     "line",
     [
         "INFO saving to memory efficient format, exit code: 0",

@@ -190,7 +190,7 @@ def test_the_gpu_that_failed_is_shown_unless_another_is_named() -> None:
 def test_json_and_other_files() -> None:
     text = json.dumps(training_crash())
     assert is_snapshot(text[:4096].encode())
-    assert parse_snapshot(opened(text.encode())).allocated_bytes == 2090 * MIB
+    assert parse_snapshot(opened(text.encode())) == read(training_crash())
     assert not is_snapshot(b"[rank0]: Traceback")
     assert not is_snapshot(b'{"loss": 1.5}\n')
     for wrong in (b"{", b"[" * 100_000, b"{}", b"[1]", b'{"segments": []}', b'{"segments": [5, {}]}'):
@@ -221,11 +221,6 @@ def test_a_limit_that_the_program_has_set_is_no_capacity() -> None:
     assert whole
     assert whole.memory
     assert whole.memory.allowed_bytes is None
-
-
-def test_the_answer_is_the_same_from_json() -> None:
-    data = training_crash()
-    assert read(data) == parse_snapshot(opened(json.dumps(data).encode()))
 
 
 @pytest.mark.parametrize(

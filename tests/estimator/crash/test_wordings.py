@@ -221,6 +221,21 @@ EXAMPLES = (
     ("Container killed on request. Exit code is 137", "killed", None, False, "SIGKILL"),
     (PINS, "gpu library", "pinned memory", False, "no more RAM to pin"),
     ("ERROR renderer: the arena is Out-Of-Memory", "not understood", None, False, "does not know this wording"),
+    ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=77.0. Some of your processes may have been", "killed", None, True, "OOM killer"),
+    ("slurmstepd: error: Detected 2 oom_kill events in StepId=77.batch.", "killed", None, True, "OOM killer"),
+    ("[1.5] Memory cgroup out of memory: Killed process 991 (python) total-vm:99kB, anon-rss:98kB", "killed", None, True, "OOM killer"),
+    ("Out of memory: Killed process 991 (python) total-vm:9kB", "killed", None, True, "OOM killer"),
+    ("    exitcode  : -9 (pid: 4711)", "killed", None, False, "SIGKILL"),
+    ("subprocess.CalledProcessError: died with <Signals.SIGKILL: 9>.", "killed", None, False, "SIGKILL"),
+    ("/var/spool/slurmd/job1/slurm_script: line 28:  8156 Killed                  python3 main.py", "killed", None, False, "SIGKILL"),
+    ("Killed", "killed", None, False, "SIGKILL"),
+    (" 6%|6  | 37/625 [04:47<1:10, 13.82it/s, loss=0.5]Killed", "killed", None, False, "SIGKILL"),
+    ("    Reason:       OOMKilled", "killed", None, True, "OOM killer"),
+    ('"OOMKilled": true,', "killed", None, True, "OOM killer"),
+    ("RuntimeError: DataLoader worker (pid 12847) is killed by signal: Killed. ", "killed", None, False, "SIGKILL"),
+    ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "gpu library", None, True, "no figures"),
+    ("ncclUnhandledCudaError: Call to CUDA function failed. Cuda failure 2 'out of memory'", "gpu library", None, True, "no figures"),
+    ("DefaultCPUAllocator: not enough memory: you tried to allocate 2147483648 bytes.", "host", None, True, "of 2.00 GiB"),
 )  # fmt: skip
 
 

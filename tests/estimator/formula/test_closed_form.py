@@ -24,8 +24,7 @@ PARAMETERS = 2 * EMBEDDING + 4 * LAYER + 512
 
 
 def components(budget: Budget, phase: str) -> Any:
-    found = next(p for p in budget.phases if p.name == phase)
-    return found.components
+    return budget.phase(phase).components
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,7 @@ PART_NAMES = [f"{family}, {setting}" for family, settings in PART.items() for se
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in PART_NAMES])
-def test_closed_form_and_trace_agree(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_closed_form_and_trace_agree(name: str, own_cache: Path) -> None:
     if "nf4" in name or "int8" in name:
         pytest.importorskip("bitsandbytes")
     formula, trace = estimate(CELLS[name]), estimate(CELLS[name], method="traced", python=sys.executable)
@@ -167,8 +166,7 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if at == 1 else [pytest.mark.slow]) for at, name in enumerate(OTHERS)]
 )
-def test_blocks_and_shards_of_other_kinds(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_blocks_and_shards_of_other_kinds(name: str, own_cache: Path) -> None:
     fields, tables = OTHERS[name]
     config = {**SIZES, **DEPTH, **POSITIONS, "pad_token_id": 0, **fields}
     model = {"config": config, **tables.get("model", {})}

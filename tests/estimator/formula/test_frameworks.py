@@ -22,7 +22,7 @@ def wide(tiny_llama: dict[str, Any]) -> dict[str, Any]:
 
 
 def backward(budget: Budget) -> Components:
-    return next(phase.components for phase in budget.phases if phase.name == "backward")
+    return budget.phase("backward").components
 
 
 def steps(framework: str, **settings: Any) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_megatron_fsdp_gathers_and_queues_small_blocks_all_at_once(budget_of, wi
     assert (most > 0) == (blocks > 0)
     if sharding == "optim_grads_params":
         doubled = budget_of(layers, steps("megatron", parallel__double_buffer=True, **settings))
-        step = next(phase.components for phase in doubled.phases if phase.name == "optimizer step")
+        step = doubled.phase("optimizer step").components
         assert step.communication - nccl == 2 * (2 + 4) * block + 2 * (
             2 * 128 * 512 + 512
         )  # and what is outside of units
@@ -127,7 +127,7 @@ def test_fsdp2s_steps_in_the_backward_pass_leave_gradients_of_embedding_head_and
     stepped = steps("torchtune", training__optimizer_in_backward=True, parallel__strategy="fsdp2")
     stepped |= {"training.precision": "fp32", "training.optimizer": "sgd", "training.sequence_length": 16}
     budget = budget_of(wide, stepped | {"parallel.data_shard": 4})
-    step = next(phase.components for phase in budget.phases if phase.name == "optimizer step")
+    step = budget.phase("optimizer step").components
     assert step.gradients == 4 * (2 * VOCABULARY * 512 + 512) // 4
 
 

@@ -39,7 +39,7 @@ def budget(
 
 
 def phase(made: Budget, name: str) -> Components:
-    return next(each.components for each in made.phases if each.name == name)
+    return made.phase(name).components
 
 
 def megatron_fsdp(name: str, training: dict[str, Any] | None = None, **parallel: Any) -> Components:

@@ -31,13 +31,13 @@ def budget(stage: int, ranks: int, training: dict[str, Any], others: dict[str, A
 
 def communication(stage: int, phase: str, **zero: Any) -> int:
     made = budget(stage, 8, {}, {}, **zero)
-    return next(each.components.communication for each in made.phases if each.name == phase)
+    return made.phase(phase).components.communication
 
 
 def test_stage_3_keeps_its_bucket_and_its_gradients_all_through_the_step() -> None:
     larger = communication(3, "forward", reduce_bucket=30_000_000)
     assert larger - communication(3, "forward") == 2 * 20_000_000
-    forward = next(each for each in budget(3, 8, {}, {}).phases if each.name == "forward")
+    forward = budget(3, 8, {}, {}).phase("forward")
     assert forward.components.gradients > 0
 
 

@@ -199,11 +199,10 @@ def test_folder_of_an_adapter_names_its_base_model(tmp_path: Path) -> None:
         resolve_model(ModelSpec(id=str(tmp_path)), environ={})
 
 
-def test_output_folder_does_not_hide_a_built_in_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "gpt2").mkdir()
-    monkeypatch.chdir(tmp_path)
+def test_output_folder_does_not_hide_a_built_in_model(in_folder: Path) -> None:
+    (in_folder / "gpt2").mkdir()
 
-    assert resolve_model(ModelSpec(id="gpt2"), environ={"HF_HOME": str(tmp_path)}).source == "built-in"
+    assert resolve_model(ModelSpec(id="gpt2"), environ={"HF_HOME": str(in_folder)}).source == "built-in"
 
 
 def test_an_unreadable_folder_is_reported_in_one_sentence(tmp_path: Path) -> None:

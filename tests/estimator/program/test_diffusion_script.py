@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from real_run import real_peak
-from rehearsed import rehearse
+from rehearsed import rehearse, rehearse_script_beside_cpu
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.job import Job
@@ -87,16 +86,12 @@ def slow(name: str, *, whole: bool) -> Any:
         *(slow(name, whole=True) for name in ("sd1.5", "sdxl", "flux")),
     ],
 )
-def test_its_rehearsal_takes_what_a_real_run_takes(name: str, whole: bool, tmp_path: Path, monkeypatch) -> None:
+def test_its_rehearsal_takes_what_a_real_run_takes(name: str, whole: bool, in_folder: Path) -> None:
     pytest.importorskip("diffusers")
-    monkeypatch.chdir(tmp_path)
     model = shrunk(known(name), SHRUNKEN[name])
     sizes = InputSizes(height=SIDE, width=SIDE, frames=9 if name == "wan-1.3b" else None)
     script = script_of(model, {"training.precision": "fp32"}, whole=whole, sizes=sizes)
-    Path("train.py").write_text(script, encoding="utf-8")
-    found = rehearse([sys.executable, "train.py"])
-    taken = real_peak("train.py", ranks=None) - host_bytes(script)
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(taken, rel=0.005)
+    rehearse_script_beside_cpu(script, host_bytes=host_bytes(script), rel=0.005)
 
 
 def host_bytes(script: str) -> int:
@@ -150,9 +145,8 @@ SHARDED = {"parallel.strategy": "fsdp2", "parallel.data_shard": 2}
 
 
 @pytest.mark.slow
-def test_a_shard_of_all_parameters_takes_its_share(tmp_path: Path, monkeypatch) -> None:
+def test_a_shard_of_all_parameters_takes_its_share(in_folder: Path) -> None:
     pytest.importorskip("diffusers")
-    monkeypatch.chdir(tmp_path)
     sizes, took = InputSizes(height=SIDE, width=SIDE), []
     for changes, words in (({}, [sys.executable]), (SHARDED, ["torchrun", "--nproc-per-node", "2"])):
         script = script_of(shrunk(known("flux"), SHRUNKEN["flux"]), changes, whole=True, sizes=sizes)
@@ -191,10 +185,9 @@ def test_a_quantized_network_meets_no_text_encoder_on_the_gpu() -> None:
 
 
 @pytest.mark.slow
-def test_quantized_weights_take_half_a_byte(tmp_path: Path, monkeypatch) -> None:
+def test_quantized_weights_take_half_a_byte(in_folder: Path) -> None:
     pytest.importorskip("diffusers")
     pytest.importorskip("bitsandbytes")
-    monkeypatch.chdir(tmp_path)
     sizes, took = InputSizes(height=SIDE, width=SIDE), []
     for changes in ({}, QUANTIZED):
         script = script_of(shrunk(known("flux"), SHRUNKEN["flux"]), changes, sizes=sizes)

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_run import real_peak
-from rehearsed import rehearse
+from rehearsed import rehearse_script_beside_cpu
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.job import Job
@@ -73,14 +72,13 @@ def script_of(model: LibraryModel, changes: dict[str, Any] | None = None, **opti
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch) -> Path:
+def package(in_folder: Path, monkeypatch) -> Path:
     for name, text in TORCHVISION.items():
-        path = tmp_path / "site" / name
+        path = in_folder / "site" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    monkeypatch.setenv("PYTHONPATH", str(in_folder / "site"))
+    return in_folder
 
 
 def test_a_library_is_found_by_its_sources(package: Path) -> None:
@@ -107,7 +105,7 @@ CHANGES = [
 def test_its_rehearsal_takes_what_a_real_run_takes(changes: dict[str, Any], package: Path) -> None:
     cast = changes.get("training.precision") == "bf16"
     script = script_of(resnet(), changes, sizes=InputSizes(height=64, width=96))
-    check(script, host_bytes=4 * 3 * 64 * 96 * 4 if cast else 0)
+    rehearse_script_beside_cpu(script, host_bytes=4 * 3 * 64 * 96 * 4 if cast else 0, ranks=1)
 
 
 @pytest.mark.usefixtures("quick_rehearsals")
@@ -117,7 +115,7 @@ def test_a_segmentation_has_a_class_for_each_pixel(package: Path) -> None:
     assert "torch.zeros(batch, 32, 48, dtype=torch.long)" in script
     assert "num_classes=21" in script
     assert image_words(model, InputSizes()) == "1 image of 480 x 480 pixels"
-    check(script)
+    rehearse_script_beside_cpu(script, host_bytes=0, ranks=1)
 
 
 @pytest.mark.slow
@@ -128,27 +126,22 @@ def test_a_detector_is_given_lists_and_returns_its_losses(package: Path) -> None
     assert "num_classes=91, min_size=64, max_size=96)" in script
     assert "torch.zeros(objects, 64, 96, dtype=torch.uint8)" in script
     assert image_words(model, InputSizes()) == "1 image of 800 x 1333 pixels"
-    check(script, host_bytes=-3 * (4 * 3 + 8) * 64 * 96)  # the CPU copies no image or mask
+    rehearse_script_beside_cpu(
+        script, host_bytes=-3 * (4 * 3 + 8) * 64 * 96, ranks=1
+    )  # the CPU copies no image or mask
     with pytest.raises(InputError, match="makes all images the same size"):
         script_of(resnet("ssd300_vgg7", "torchvision.models.detection.ssd"), sizes=InputSizes(height=64, width=96))
 
 
 @pytest.mark.skipif(not has("timm"), reason="timm and torchvision cannot be imported")
 @pytest.mark.parametrize("name", ["test_vit", "test_resnet", "test_convnext", "test_efficientnet"])
-def test_models_of_timm_take_what_a_real_run_takes(name: str, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_models_of_timm_take_what_a_real_run_takes(name: str, in_folder: Path) -> None:
     found = image_model(name, (PYTHON,))
     side = 96 if name == "test_vit" else 160  # timm's own size of these models
     sizes = InputSizes(height=side, width=side) if name == "test_vit" else InputSizes()
     changes = CHANGES[1] if name == "test_convnext" else {}
-    check(script_of(resnet(*found[:2]), changes, sizes=sizes), host_bytes=4 * 3 * side * side)
-
-
-def check(script: str, *, host_bytes: int = 0) -> None:
-    """Compare a rehearsal of a script with a real run, without images on the host of which the GPU has others."""
-    Path("train.py").write_text(script, encoding="utf-8")
-    found = rehearse([sys.executable, "train.py"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak("train.py") - host_bytes, rel=0.002)
+    script = script_of(resnet(*found[:2]), changes, sizes=sizes)
+    rehearse_script_beside_cpu(script, host_bytes=4 * 3 * side * side, ranks=1)
 
 
 def test_the_library_has_the_sizes_of_its_own_script() -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from real_run import real_peak
-from rehearsed import rehearse
+from rehearsed import rehearse, rehearse_script_beside_cpu
 from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import InputError
@@ -197,9 +196,8 @@ def script_of(job: Job, **options: Any) -> str:
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_rehearsals")
 @pytest.mark.parametrize("name", ["vit-base", "llava"])
-def test_fsdp_wraps_the_blocks_that_it_can(name: str, tmp_path: Path, monkeypatch) -> None:
+def test_fsdp_wraps_the_blocks_that_it_can(name: str, in_folder: Path) -> None:
     """Models name blocks that they do not hold, and those around their input embeddings, which accelerate wraps too."""
-    monkeypatch.chdir(tmp_path)
     job = with_changes(shrunken(name), {"parallel": {"strategy": "fsdp2", "data_shard": 2}})
     Path("train.py").write_text(script_of(job, stated=set(), steps=3), encoding="utf-8")
     start = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
@@ -210,31 +208,23 @@ def test_fsdp_wraps_the_blocks_that_it_can(name: str, tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     "name", ["vit-base", *(pytest.param(name, marks=pytest.mark.slow) for name in SHRUNKEN if name != "vit-base")]
 )
-def test_its_rehearsal_takes_what_a_real_run_takes(name: str, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_its_rehearsal_takes_what_a_real_run_takes(name: str, in_folder: Path) -> None:
     script = script_of(shrunken(name), stated=set(), steps=3)
-    Path("train.py").write_text(script, encoding="utf-8")
-    found = rehearse([sys.executable, "train.py"])
-    on_gpu = real_peak("train.py", ranks=None) - host_bytes(script)
     near = 0.006 if name == "swin-tiny" else 0.002  # 24 KiB more, of which the tensor is not known
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(on_gpu, rel=near)
+    rehearse_script_beside_cpu(script, host_bytes=host_bytes(script), rel=near)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_rehearsals")
 @pytest.mark.parametrize("name", LABELLED)
-def test_labels_of_parts_of_an_image_take_what_a_real_run_takes(name: str, tmp_path: Path, monkeypatch) -> None:
+def test_labels_of_parts_of_an_image_take_what_a_real_run_takes(name: str, in_folder: Path) -> None:
     if name in MATCHED:
         pytest.importorskip("scipy", reason="transformers' losses match objects with scipy")
-    monkeypatch.chdir(tmp_path)
     sizes = {"sam": InputSizes(), "depth-anything": InputSizes(height=112, width=168)}
     sizes["dpt"] = InputSizes(height=128, width=128)
     small = InputSizes(height=128, width=160)
     script = script_of(shrunken(name), stated=set(), steps=3, sizes=sizes.get(name, small))
-    Path("train.py").write_text(script, encoding="utf-8")
-    found = rehearse([sys.executable, "train.py"])
-    on_gpu = real_peak("train.py", ranks=None) - host_bytes(script)
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(on_gpu, rel=0.002)
+    rehearse_script_beside_cpu(script, host_bytes=host_bytes(script))
 
 
 def host_bytes(script: str) -> int:

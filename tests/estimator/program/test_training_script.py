@@ -51,8 +51,7 @@ JOBS = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_rehearsals")
 @pytest.mark.parametrize("name", JOBS)
-def test_its_rehearsal_allocates_what_a_traced_step_of_the_job_does(name: str, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_its_rehearsal_allocates_what_a_traced_step_of_the_job_does(name: str, in_folder: Path) -> None:
     job = JOBS[name]
     Path("train.py").write_text(script_of(job), encoding="utf-8")
     command = start_command(job, "train.py").replace("python", sys.executable, 1).split()
@@ -262,9 +261,8 @@ def test_a_job_that_trl_s_trainers_do_otherwise_is_refused(tables: dict[str, Any
 
 
 @pytest.mark.parametrize("tables", [{"training": SFT}, {"training": DPO, "lora": {"rank": 8}}])
-def test_trl_s_script_allocates_what_the_closed_form_says(tables: dict[str, Any], tmp_path: Path, monkeypatch) -> None:
+def test_trl_s_script_allocates_what_the_closed_form_says(tables: dict[str, Any], in_folder: Path) -> None:
     pytest.importorskip("trl")
-    monkeypatch.chdir(tmp_path)
     job = job_of(**{**tables, "training": {**tables["training"], "precision": "bf16-mixed", "sequence_length": 512}})
     Path("train.py").write_text(script_of(job), encoding="utf-8")
     rehearsed = rehearse([sys.executable, "train.py"], gpu=find_gpu("h100-80gb")).budget.peak

@@ -6,9 +6,8 @@ import pytest
 
 
 @pytest.fixture
-def program(tmp_path, monkeypatch, quick_rehearsals: None):
+def program(in_folder: Path, quick_rehearsals: None):
     """Return a function that writes a program and returns its path; the tests run in its folder."""
-    monkeypatch.chdir(tmp_path)
 
     def write(text: str, name: str = "train.py") -> str:
         Path(name).write_text(text, encoding="utf-8")

@@ -31,20 +31,13 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return asked
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's folder of caches."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def test_exact_inventory_is_cached_and_a_broken_cache_is_a_miss(cache: Path, requests: list[Any]) -> None:
+def test_exact_inventory_is_cached_and_a_broken_cache_is_a_miss(own_cache: Path, requests: list[Any]) -> None:
     first = exact_inventory(MODEL, "causal-lm", python=sys.executable)
     again = exact_inventory(MODEL, "causal-lm", python=sys.executable)
     assert again == first
     assert len(requests) == 1
 
-    (file,) = cache.rglob("*.json")
+    (file,) = own_cache.rglob("*.json")
     file.write_bytes(file.read_bytes()[:100])
     assert exact_inventory(MODEL, "causal-lm", python=sys.executable) == first
     assert len(requests) == 2
@@ -55,8 +48,8 @@ def test_exact_inventory_is_cached_and_a_broken_cache_is_a_miss(cache: Path, req
     assert first.source.startswith("transformers ")
 
 
-def test_cache_that_cannot_be_written_does_no_harm(cache: Path) -> None:
-    cache.write_text("a file where the folder should be")
+def test_cache_that_cannot_be_written_does_no_harm(own_cache: Path) -> None:
+    own_cache.write_text("a file where the folder should be")
 
     inventory = exact_inventory(MODEL, "feature-extraction", python=sys.executable)
 

@@ -18,8 +18,7 @@ SMALL_BYTES = 4096
 @pytest.mark.parametrize(
     "seed", [*SAMPLE, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(PROGRAMS) if seed not in SAMPLE)]
 )
-def test_a_random_program_takes_what_it_takes_for_real(tmp_path, monkeypatch, quick_rehearsals, seed) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_random_program_takes_what_it_takes_for_real(in_folder, quick_rehearsals, seed) -> None:
     Path("train.py").write_text(random_program(seed), encoding="utf-8")
     found = rehearse([sys.executable, "train.py", "cuda"])
     taken = found.allocated_bytes - found.workspace_bytes

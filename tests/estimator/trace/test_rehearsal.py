@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from real_run import real_peak
-from rehearsed import rehearse, rehearse_beside_cpu, trains
+from rehearsed import rehearse, rehearse_beside_cpu, torchrun, trains
 from slow_cases import first_quick, quick_every
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
@@ -366,9 +366,6 @@ def test_a_python_without_torch_is_one_sentence(program, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_a_program_that_catches_everything_ends_after_its_steps(program) -> None:
     text = """
-import torch
-net = torch.nn.Linear(2, 2).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
 while True:
     try:
         net(torch.ones(1, 2, device="cuda")).sum().backward()
@@ -376,7 +373,7 @@ while True:
     except BaseException:
         pass
 """
-    assert rehearse([sys.executable, program(text)], steps=2).answer.steps[0].steps == 2
+    assert rehearse([sys.executable, program(trains(text, "nn.Linear(2, 2)"))], steps=2).answer.steps[0].steps == 2
 
 
 def test_default_devices_data_parallel_and_folders_are_followed(program, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -424,7 +421,7 @@ def test_data_parallel_splits_the_batch_and_gathers_on_the_first_gpu(program) ->
     mib = 1 << 20
     weights, logits = (4 + 64) * mib, 8192 * 16384 * 4
     inputs = 8192 // 4 * (1024 * 4) * 2 + 8192 * 8  # of the first quarter, what ReLU keeps, and all labels
-    forward = next(each for each in found.budget.phases if each.name == "forward")
+    forward = found.budget.phase("forward")
     expected = weights + inputs + 2 * logits  # those that were gathered, and their log-probabilities
     assert forward.allocated_bytes - found.workspace_bytes == pytest.approx(expected, rel=0.01)
     assert "The program uses 4 GPUs in one process. This is GPU 0, which holds the most" in found.warnings[0]
@@ -563,9 +560,8 @@ for step in range(6):
         with net.no_sync():
             loss.backward()
 """
-    line = f"torchrun --nnodes=2 --nproc-per-node 8 {program(text)} {views}"
-    found = rehearse(line.split(), python=sys.executable)
-    peak = next(each for each in found.budget.phases if each.name == "optimizer step").components
+    found = torchrun(f"--nnodes=2 --nproc-per-node 8 {program(text)} {views}")
+    peak = found.budget.phase("optimizer step").components
     size = 2 * 1024 * 512 * 4
     assert (peak.weights, peak.gradients, peak.optimizer) == (size, size, 2 * size)
     assert peak.communication - (0 if views else size) == 688 << 20  # of NCCL
@@ -595,8 +591,7 @@ for step in range(3):
     net(Batch(torch.randn(2, 64))).sum().backward()
 assert met == [False, True] * 3
 """
-    found = rehearse(f"torchrun --nproc-per-node 2 {program(text)}".split(), python=sys.executable)
-    assert not found.warnings
+    assert not torchrun(f"--nproc-per-node 2 {program(text)}").warnings
 
 
 def test_collectives_that_have_not_ended_are_on_the_gpu(program) -> None:
@@ -614,8 +609,7 @@ out = net(torch.randint(32000, (8, 128), device="cuda"))
 assert out.to_local().shape == (8, 128, 256) and out.is_cuda
 out.sum().backward()
 """
-    line = f"torchrun --nproc-per-node 4 {program(trains(text, 'net', before))}"
-    found = rehearse(line.split(), python=sys.executable)
+    found = torchrun(f"--nproc-per-node 4 {program(trains(text, 'net', before))}")
     assert found.budget.model.parameters == 32000 * 256 + 256 * 1024 + 1024
 
 
@@ -650,14 +644,10 @@ for _ in range(3):
 
 @pytest.mark.parametrize("kind", quick_every(3, ["plain", "meta", "mixed", "offload"], start=2))
 def test_fsdp2_holds_its_shards_and_gathers_a_layer_ahead(program, kind: str) -> None:
-    line = f"torchrun --nproc-per-node 4 {program(SHARDED)} {kind}"
-    found = rehearse(line.split(), python=sys.executable)
+    found = torchrun(f"--nproc-per-node 4 {program(SHARDED)} {kind}")
     whole = 1024 * 1024 * 4
     shards = 0 if kind == "offload" else whole  # of four layers
-    backward, step = (
-        next(each for each in found.budget.phases if each.name == name).components
-        for name in ("backward", "optimizer step")
-    )
+    backward, step = (found.budget.phase(name).components for name in ("backward", "optimizer step"))
     assert (step.weights, step.gradients, step.optimizer) == (shards, shards, 2 * shards)
     gathered = whole // 2 if kind == "mixed" else whole
     assert backward.communication - step.communication >= gathered
@@ -706,10 +696,10 @@ FLAT_COUNT = 5 * (2 * 256 * 1024 + 256) + 256 * 32 + 32
     "line", ["FULL_SHARD", "FULL_SHARD original", "FULL_SHARD mixed", "SHARD_GRAD_OP mixed original", "NO_SHARD"]
 )
 def test_fsdp1_takes_what_two_real_ranks_take(program, line: str) -> None:
-    words = line.split()
     name = program(FLAT)
-    found = rehearse(["torchrun", "--nproc-per-node=2", name, "cuda", *words], python=sys.executable)
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name, *words, ranks=2), rel=0.01)
+    found = torchrun(f"--nproc-per-node=2 {name} cuda {line}")
+    expected = real_peak(name, *line.split(), ranks=2)
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(expected, rel=0.01)
     assert found.budget.job.parallel == Parallel(strategy="fsdp1", data_shard=2)
     assert found.answer.trained == found.answer.parameters == FLAT_COUNT
     assert not found.warnings
@@ -745,19 +735,15 @@ for _ in range(3):
 @pytest.mark.parametrize("kind", ["ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B"])
 def test_a_stage_of_a_pipeline_takes_what_the_first_of_two_real_ranks_takes(program, kind: str) -> None:
     name = program(PIPELINE)
-    found = rehearse(["torchrun", "--nproc-per-node=2", name, "cuda", kind], python=sys.executable)
+    found = torchrun(f"--nproc-per-node=2 {name} cuda {kind}")
     expected = real_peak(name, kind, ranks=2)
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(expected, rel=0.01)
     assert found.allocated_bytes > 16 * 2**20  # activations, of which the weights are a tenth
 
 
 def test_fsdp1_keeps_offloaded_shards_on_the_host(program) -> None:
-    line = f"torchrun --nproc-per-node=2 {program(FLAT)} cuda FULL_SHARD offload"
-    found = rehearse(line.split(), python=sys.executable)
-    backward, step = (
-        next(each for each in found.budget.phases if each.name == name).components
-        for name in ("backward", "optimizer step")
-    )
+    found = torchrun(f"--nproc-per-node=2 {program(FLAT)} cuda FULL_SHARD offload")
+    backward, step = (found.budget.phase(name).components for name in ("backward", "optimizer step"))
     unit, root = (256 * 1024 * 2 + 256) * 4, (256 * 32 + 32) * 4
     assert (step.weights, step.gradients, step.optimizer) == (0, 0, 0)
     # shards of reduced gradients stay on the GPU until the backward pass ends (``prepare_gradient_for_optim``)
@@ -840,8 +826,7 @@ raise RuntimeError(torch.cuda.get_device_name())
         rehearse([sys.executable, program(text)], gpu=find_gpu("4090"))
 
 
-def test_commands_of_python_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_commands_of_python_are_understood(in_folder: Path) -> None:
     Path("train.py").write_text("")
     Path("tool").write_text(f"#!{sys.executable}\n")
     Path("tool").chmod(0o755)
@@ -875,14 +860,13 @@ def test_commands_of_python_are_understood(tmp_path: Path, monkeypatch: pytest.M
             python_command(line.split(), environ)
 
 
-def test_the_python_of_a_project_or_launcher_runs_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / ".venv" / "bin"
+def test_the_python_of_a_project_or_launcher_runs_the_program(in_folder: Path) -> None:
+    folder = in_folder / ".venv" / "bin"
     folder.mkdir(parents=True)
     for name, text in (("python", ""), ("python3", ""), ("accelerate", ""), ("torchrun", f"#!{folder / 'python3'}\n")):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    (tmp_path / "train.py").write_text("")
-    monkeypatch.chdir(tmp_path)
+    (in_folder / "train.py").write_text("")
     for line, python in (
         ("uv run python train.py", "python"),
         ("poetry run python train.py", "python"),
@@ -890,7 +874,7 @@ def test_the_python_of_a_project_or_launcher_runs_the_program(tmp_path: Path, mo
         ("uv run --no-sync torchrun train.py", "python3"),
         (f"{folder}/accelerate launch train.py", "python"),
         (f"{folder}/accelerate-launch train.py", "python"),
-        (f"conda run -p {tmp_path / '.venv'} --no-capture-output python train.py", "python"),
+        (f"conda run -p {in_folder / '.venv'} --no-capture-output python train.py", "python"),
         ("mamba run -p .venv torchrun train.py", "python3"),
     ):
         assert python_command(line.split(), dict(os.environ))[0] == folder / python
@@ -998,21 +982,20 @@ def test_tensors_of_the_program_s_own_class_are_moved(program) -> None:
 
 
 def test_models_that_are_not_trained_are_told_apart(program) -> None:
-    text = """
-import copy, torch, torch.nn as nn
+    before = """
+import copy
 teacher = nn.Linear(1024, 2048, bias=False).cuda()
 net = nn.Sequential(nn.Linear(1024, 512, bias=False), nn.Linear(512, 2048, bias=False)).cuda()
 net[0].requires_grad_(False)
 average = copy.deepcopy(net)
-optimizer = torch.optim.SGD(net[1].parameters(), 0.1)
-for _ in range(3):
-    x = torch.randn(8, 1024, device="cuda")
-    with torch.no_grad():
-        y = teacher(x)
-    (net(x) - y).pow(2).mean().backward()
-    optimizer.step()
 """
-    found = rehearse([sys.executable, program(text)])
+    text = """
+x = torch.randn(8, 1024, device="cuda")
+with torch.no_grad():
+    y = teacher(x)
+(net(x) - y).pow(2).mean().backward()
+"""
+    found = rehearse([sys.executable, program(trains(text, "net", before, "SGD(net[1].parameters(), 0.1)"))])
     parts = found.answer.phases["backward"].components
     own, teacher = 4 * (1024 * 512 + 512 * 2048), 4 * 1024 * 2048
     assert (parts["weights"], parts["other_models"]) == (own, teacher + own)
@@ -1520,8 +1503,7 @@ q = nn.Parameter(distribute_tensor(whole, mesh, [Shard(1)]))
 del whole
 """
     lines = "nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()"
-    file = program(trains(lines, "nn.ParameterList([q])", before))
-    found = rehearse(f"torchrun --nproc-per-node 2 {file}".split(), python=sys.executable)
+    found = torchrun(f"--nproc-per-node 2 {program(trains(lines, 'nn.ParameterList([q])', before))}")
     scores = 2 * 2 * 1024 * 1024 * 2
     assert found.answer.steps[0].steps == 3
     assert found.allocated_bytes - found.workspace_bytes < scores  # which no kernel wrote
@@ -1546,7 +1528,7 @@ if sys.argv[1] == "mesh":
 """
     name, taken = program(trains("net.weight.sum().backward()", before=before)), []
     for kind in ("world", "mesh"):
-        found = rehearse(f"torchrun --nproc-per-node 8 {name} {kind}".split(), python=sys.executable)
+        found = torchrun(f"--nproc-per-node 8 {name} {kind}")
         assert not found.warnings
         taken.append(found.budget.peak.components.communication)
         groups = found.answer.groups
@@ -1712,10 +1694,8 @@ net(ids[:, :4].float()).sum().backward()
     ],
 )
 def test_less_usual_code_takes_what_it_takes_on_the_cpu(program, text: str) -> None:
-    name = program(text)
-    found = rehearse([sys.executable, name, "cuda"])
+    found = rehearse_beside_cpu(program(text))
     assert ("torch.jit.script has no effect" in "".join(found.budget.warnings)) == ("jit.script" in text)
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
 
 
 PACKED = """
@@ -1733,7 +1713,7 @@ net.packed = torch.zeros(2**20, dtype=torch.int32, device="cuda")
 
 def test_packed_weights_in_buffers_are_weights(program) -> None:
     text = trains("net(torch.randn(8, 64, device=dev)).sum().backward()", "net", PACKED)
-    forward = next(each for each in rehearse([sys.executable, program(text)]).budget.phases if each.name == "forward")
+    forward = rehearse([sys.executable, program(text)]).budget.phase("forward")
     assert forward.components.weights == 2**22 + 64 * 64 * 4 + 512
 
 

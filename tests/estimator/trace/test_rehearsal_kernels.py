@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rehearsed import rehearse, rehearse_beside_cpu, trains
+from rehearsed import rehearse, rehearse_beside_cpu, torchrun, trains
 from slow_cases import first_quick, quick_every
 
 pytest.importorskip("torch")
@@ -224,9 +224,9 @@ def memory_efficient_attention(*args, **kwargs):
 )
 def test_xformers_attention_takes_what_torchs_own_takes(program, attention: str, mask: str) -> None:
     Path("xformers/ops").mkdir(parents=True)
-    Path("xformers/__init__.py").touch()
-    Path("xformers/ops/__init__.py").write_text("from .fmha import *\n", encoding="utf-8")
-    Path("xformers/ops/fmha.py").write_text(XFORMERS, encoding="utf-8")
+    program("", "xformers/__init__.py")
+    program("from .fmha import *\n", "xformers/ops/__init__.py")
+    program(XFORMERS, "xformers/ops/fmha.py")
     imports = "from xformers.ops import memory_efficient_attention as f\n"
     imports += "from xformers.ops import memory_efficient_attention_forward_requires_grad as forward_requires_grad"
     text = ATTENTION.format(imports=imports, attention=attention)
@@ -437,8 +437,7 @@ net = nn.SyncBatchNorm.convert_sync_batchnorm(net) if "sync" in sys.argv else ne
 """
     lines = "net(torch.randn(16, 3, 64, 64, device=dev)).square().mean().backward()"
     file = program(trains(lines, "nn.parallel.DistributedDataParallel(net.cuda())", before))
-    line = ["torchrun", "--nproc-per-node", "2", str(file)]
-    found, own = (rehearse([*line, *more], python=sys.executable) for more in (["sync"], []))
+    found, own = (torchrun(f"--nproc-per-node 2 {file} {kind}") for kind in ("sync", ""))
     assert found.allocated_bytes == pytest.approx(own.allocated_bytes, rel=0.001)
     assert not found.warnings
 

@@ -11,7 +11,7 @@ from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.trace.python_command import python_command
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.usefixtures("quick_rehearsals")
+pytestmark = pytest.mark.usefixtures("quick_rehearsals", "in_folder")
 
 CELLS = (
     "!pip install -q torch \\\n    transformers\n%matplotlib inline\nimport torch\nfrom sizes import BATCH",
@@ -22,11 +22,6 @@ CELLS = (
     "def train():\n    for _ in range(5):\n        net(torch.randn(BATCH, 1024).cuda()).sum().backward()\n"
     "        optimizer.step()\n        optimizer.zero_grad()\n%time train()",
 )
-
-
-@pytest.fixture(autouse=True)
-def _in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def write(path: Path, *cells: str) -> Path:

@@ -39,9 +39,8 @@ with torch.inference_mode():
     quick_every(2, [({"model_type": "llama"}, 4), ({"model_type": "mistral", "sliding_window": 256}, 1)]),
     ids=["llama", "window"],
 )
-def test_text_that_a_program_generates_takes_what_the_closed_form_says(family, batch, tmp_path, monkeypatch) -> None:
+def test_text_that_a_program_generates_takes_what_the_closed_form_says(family, batch, in_folder) -> None:
     """A layer with a window keeps all keys and values of the prompt: what it has is a view of them."""
-    monkeypatch.chdir(tmp_path)
     Path("generate.py").write_text(PROGRAM.format(config=CONFIG | family, batch=batch))
     found = rehearse([sys.executable, "generate.py"])
     training = {"mode": "inference", "micro_batch": batch, "sequence_length": 2048, "precision": "bf16"}

@@ -55,7 +55,7 @@ def test_4_bit_weights_take_what_they_are_stored_in(program) -> None:
     norms_and_embeddings = blocks(*[512 * 4] * 5, 4 * 512 * 512, 4 * 512 * 512)  # in fp32, as peft prepares them
     adapters = sum(blocks(8 * 4 * n, 8 * 4 * m) for n, m in
                    [(512, 512), (512, 256), (512, 256), (512, 512), (512, 1024), (512, 1024), (1024, 512)])  # fmt: skip
-    weights = next(each for each in found.budget.phases if each.name == "forward").components.weights
+    weights = found.budget.phase("forward").components.weights
     assert weights == pytest.approx(2 * sum(map(packed, layer)) + norms_and_embeddings + 2 * adapters, rel=0.005)
     assert found.budget.model.parameters == 2 * LINEAR + 2 * 512 * 512 + 5 * 512 + 2 * 8 * (
         2 * 1024 + 2 * 768 + 3 * 1536
@@ -116,6 +116,6 @@ for _ in range(3):
 """
     found = rehearse([sys.executable, program(text)])
     scales = 1024 * 1024 // 64 * 2
-    weights = next(each for each in found.budget.phases if each.name == "forward").components.weights
+    weights = found.budget.phase("forward").components.weights
     assert weights == blocks(1024 * 1024 // 2, scales, scales, 8 * 1024 * 2)
     assert found.budget.model.parameters == 1024 * 1024 + 8 * 1024

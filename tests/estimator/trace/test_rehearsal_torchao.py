@@ -5,8 +5,7 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from real_run import real_peak
-from rehearsed import rehearse
+from rehearsed import rehearse, rehearse_beside_cpu
 
 pytest.importorskip("torch")
 if find_spec("torchao") is None:
@@ -67,6 +66,4 @@ def test_nf4_weights_take_what_they_take_on_the_cpu(program) -> None:
 
 @pytest.mark.parametrize("recipe", ["tensorwise", pytest.param("rowwise", marks=pytest.mark.slow)])
 def test_training_in_float8_takes_what_it_takes_on_the_cpu(program, recipe: str) -> None:
-    name = program(FLOAT8)
-    found = rehearse([sys.executable, name, "cuda", recipe])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name, recipe), rel=0.001)
+    rehearse_beside_cpu(program(FLOAT8), recipe, rel=0.001)

@@ -94,9 +94,8 @@ def test_a_strangers_folder_is_left_out_unless_the_interpreter_is_theirs_too(tmp
 
 
 @pytest.mark.parametrize("name", ["PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX"])
-def test_other_variables_lead_to_no_such_folder_either(name, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for value in (".", "packages", str(tmp_path)):
+def test_other_variables_lead_to_no_such_folder_either(name, in_folder) -> None:
+    for value in (".", "packages", str(in_folder)):
         assert name not in safe_environment({name: value}, PYTHON)
     assert safe_environment({name: "/usr"}, PYTHON)[name] == "/usr"
 
@@ -124,8 +123,7 @@ def test_user_packages_stay_unless_another_user_may_write_there(tmp_path: Path) 
     assert [name for name, home in homes.items() if (home / "ran").exists()] == ["own"]
 
 
-def test_an_interpreter_works_in_a_folder_of_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_an_interpreter_works_in_a_folder_of_roots(in_folder: Path) -> None:
     with Worker(PYTHON) as worker:
         worker.request({"op": "packages"}, 30)
         assert Path(f"/proc/{worker.pid}/cwd").readlink() == Path("/")
@@ -141,13 +139,12 @@ def test_an_environment_may_be_named_relative_to_the_current_folder(tmp_path, mo
     assert found is not None
 
 
-def test_planted_modules_do_not_hide_the_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f".:{tmp_path}:")
+def test_planted_modules_do_not_hide_the_libraries(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f".:{in_folder}:")
     for name in ("json", "types", "torch", "importlib", "sitecustomize"):
-        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+        (in_folder / f"{name}.py").write_text(f"open({str(in_folder / 'ran')!r}, 'w').close()\n")
     assert probe_interpreter(PYTHON) is not None
-    assert not (tmp_path / "ran").exists()
+    assert not (in_folder / "ran").exists()
 
 
 def vramtop_marks(command: list[Any], folder: Path, names: tuple[str, ...], path: str | None) -> set[str]:

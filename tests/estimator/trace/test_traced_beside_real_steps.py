@@ -53,8 +53,7 @@ QUICK = ("text", "labels of images")
 @pytest.mark.parametrize(
     "name", [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in JOBS]
 )
-def test_a_traced_job_takes_what_it_really_takes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_traced_job_takes_what_it_really_takes(name: str, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = {"precision": "fp32", "optimizer": "adamw", "micro_batch": 4, "sequence_length": 256}
     tables = JOBS[name]
     job = job_from_mapping({**tables, "training": training | tables.get("training", {})}, where="test")

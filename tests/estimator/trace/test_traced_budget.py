@@ -78,8 +78,7 @@ def test_a_model_that_fails_where_one_of_many_tokens_is_assumed_to_be_global_is_
     assert any("modeling_longformer" in each and "no is assumed" in each for each in budget.warnings)
 
 
-def test_the_second_answer_comes_from_the_cache_and_computes_nothing_by_the_closed_form(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_the_second_answer_comes_from_the_cache_and_computes_nothing_by_the_closed_form(own_cache, monkeypatch) -> None:
     first = estimate(JOBS["bf16"], method="traced", python=sys.executable)
     assert any("batch lengths vary" in sentence for sentence in first.assumptions)
 

@@ -9,16 +9,13 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 CASES = [
     (small_config("llama", tie_word_embeddings=True), {"trainable": ["lm_head"]}, None),
     (small_config("qwen2"), {"trainable": ["*bias", "!*.0.*"]}, None),
     (small_config("llama"), {"trainable": ["lm_head"]}, {"rank": 4}),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def job(config: dict[str, Any], training: dict[str, Any], lora: dict[str, Any] | None = None) -> Any:

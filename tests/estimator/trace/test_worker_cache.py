@@ -9,6 +9,8 @@ import pytest
 
 from vramtop.estimator.trace.answer_cache import kept_result
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 NOBODY = 65534
 BEFORE, LATER = 0.0, float("inf")
 
@@ -17,11 +19,6 @@ class Figure(msgspec.Struct):
     """A result."""
 
     size: int
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -86,14 +83,13 @@ def test_an_answer_that_another_user_may_have_written_is_neither_believed_nor_re
         assert [*(tmp_path / "cache").rglob("*.json")] == [file]
 
 
-def test_without_a_home_nothing_is_kept(code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_nothing_is_kept(code: Path, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home(name: str) -> str:
         raise RuntimeError("could not determine the home directory")
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("vramtop.estimator.trace.answer_cache.user_cache_dir", no_home)
     assert [kept("job", code)(1), kept("job", code)(2)] == [1, 2]
-    assert [*tmp_path.iterdir()] == [code]
+    assert [*in_folder.iterdir()] == [code]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "huge"])

@@ -85,12 +85,11 @@ def test_a_gpu_that_others_have_filled_meanwhile_is_refused(card: Card) -> None:
 @pytest.mark.parametrize(
     "error", ["torch.cuda.OutOfMemoryError('CUDA out of memory.')", "RuntimeError('out of memory')"]
 )
-def test_a_rank_out_of_memory_reports(error: str, card: Card, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_rank_out_of_memory_reports(error: str, card: Card, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["test"])
-    (tmp_path / run_script.SCRIPT).write_text(f"import torch\nraise {error}\n")
+    (in_folder / run_script.SCRIPT).write_text(f"import torch\nraise {error}\n")
     card.peak = 9 * GIB
-    plan = {"folder": str(tmp_path), "device": "cuda", "limits": [None], "keeps": [None], "steps": 1, "trains": True}
+    plan = {"folder": str(in_folder), "device": "cuda", "limits": [None], "keeps": [None], "steps": 1, "trains": True}
     found = run_script.run_script(plan, Stages())  # type: ignore[arg-type]
     assert found["out_of_memory"]["phase"] == "loading"
     assert found["out_of_memory"]["allocated_bytes"] == 7 * GIB

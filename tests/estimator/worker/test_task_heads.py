@@ -162,8 +162,7 @@ def job_of(family: str, task: Task) -> Job:
         ("wav2vec2", "audio-xvector", "auto", "the task audio-xvector needs batches of its own"),
     ],
 )
-def test_a_head_that_cannot_be_estimated_gets_one_sentence(family, task, method, words, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_a_head_that_cannot_be_estimated_gets_one_sentence(family, task, method, words, own_cache) -> None:
     with pytest.raises(CannotTellError, match=words):
         estimate(job_of(family, task), method=method, python=sys.executable)
 
@@ -179,8 +178,7 @@ def test_a_head_without_a_rule_is_estimated_as_a_similar_one_with_a_warning(ask_
         ask_worker({"op": "inventory", "config": CONFIGS["bert"], "task": "zero-shot-image-classification"})
 
 
-def test_the_reason_why_no_step_was_traced_is_an_assumption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_the_reason_why_no_step_was_traced_is_an_assumption(own_cache: Path) -> None:
     config = {"model_type": "brandnew", "vocab_size": 100, **SIZES}
     budget = estimate(Job(model=ModelSpec(config=config)), method="auto", python=sys.executable)
     assert budget.method == "formula"

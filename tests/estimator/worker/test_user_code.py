@@ -18,6 +18,8 @@ from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.exact_parameter_count import exact_inventory
 from vramtop.estimator.trace.worker_pool import POOL
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 MODELS = """
 import torch
 from torch import nn
@@ -88,11 +90,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "print_something.py").write_text("print('a line that is no answer')\n")
     (folder / "syntax.py").write_text("def model(:\n")
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def job_of(name: str, folder: Path, **changes: Any) -> Job:
@@ -279,12 +276,12 @@ def test_a_request_without_code_runs_none(tmp_path, ask_worker) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_user_code_hides_no_module_of_the_standard_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_code_hides_no_module_of_the_standard_library(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that the user names is theirs, whatever its name; what it imports beside it comes before packages."""
-    (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
-    (tmp_path / "msgspec.py").write_text("SIZE = 7\n")
-    (tmp_path / "size.txt").write_text("9")
-    (tmp_path / "symtable.py").write_text(
+    (in_folder / "json.py").write_text(f"open({str(in_folder / 'ran')!r}, 'w').close()\n")
+    (in_folder / "msgspec.py").write_text("SIZE = 7\n")
+    (in_folder / "size.txt").write_text("9")
+    (in_folder / "symtable.py").write_text(
         "import json, subprocess, sys, torch\n"
         "json.dumps({})\n"
         "from msgspec import SIZE\n"
@@ -292,13 +289,12 @@ def test_user_code_hides_no_module_of_the_standard_library(tmp_path: Path, monke
         "    subprocess.run([sys.executable, '-c', 'import json; json.dumps({})'], check=True)\n"
         "    return torch.nn.Linear(SIZE, int(open('size.txt').read()), bias=False)\n"
     )
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
     with pytest.raises(CannotTellError, match="63 parameters were counted"):
-        budget_of("symtable:model", tmp_path, "exact")
+        budget_of("symtable:model", in_folder, "exact")
     if sys.version_info >= (3, 11):  # before, ``python -c`` of the user's own code takes the current folder
-        assert not (tmp_path / "ran").exists()
+        assert not (in_folder / "ran").exists()
 
 
 def test_a_user_module_with_the_name_of_one_in_use_is_refused(tmp_path: Path) -> None:

@@ -3,23 +3,17 @@
 from typing import Any
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_snapshot
+from builders import make_board, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.settings import Uncertainties
-from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import WatchedJob
-
-KEY = (4711, 1_000.0)
 
 
 def status_of(used: float, *, missing: tuple[str, ...] = (), unsure: Uncertainties | None = None) -> Any:
-    watchlist = Watchlist(estimate=make_budget)
     job = Job(name="job", model=ModelSpec(id="gpt2"), unsure=unsure or Uncertainties())
-    watchlist.add_run(WatchedJob(job=job, pids=(KEY,), missing=missing))
-    board = watchlist.update(make_snapshot([make_gpu(0, [make_process(used=used)])]))
-    run = board.run_of(KEY)
-    assert run.missing == missing
+    run = make_run(job, 4711, missing=missing)
+    board = make_board([make_gpu(0, [make_process(used=used)])], run)
+    assert board.run_of(run.pids[0]).missing == missing
     return board.processes[0]
 
 
@@ -34,9 +28,7 @@ def test_a_run_with_missing_settings_is_incomplete_whatever_it_holds(used: float
 
 
 def test_a_fast_leak_is_told_before_the_gpu_is_full_although_settings_are_missing() -> None:
-    watchlist = Watchlist(estimate=make_budget)
-    job = Job(name="job", model=ModelSpec(id="gpt2"))
-    watchlist.add_run(WatchedJob(job=job, pids=(KEY,), missing=("training.sequence_length",)))
+    watchlist = make_watchlist(make_run("job", 4711, missing=("training.sequence_length",)))
     sizes = [20.0] * 20 + [20.0 + 3 * second for second in range(1, 19)] + [74.0] * 250
     rows = []
     for second, used in enumerate(sizes):

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
+from builders import make_board, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.records import replace
@@ -11,18 +11,14 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, Parallel
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.process_groups import ProcessGroup, group_processes
-from vramtop.monitor.board.watchlist import Watchlist
 
 LAUNCHED = {"parent": 50, "parent_name": "torchrun"}
 
 
 def make_groups(*gpus: list[Any], ranks: tuple[int, ...] = (), world: int = 1) -> tuple[ProcessGroup, ...]:
     """Group the processes of these GPUs; ``ranks`` are the pids of a run."""
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-    if ranks:
-        job = Job(name="tune", parallel=Parallel(data_replicate=world))
-        watchlist.add_run(make_run(job, *ranks))
-    return group_processes(watchlist.update(make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)])))
+    runs = [make_run(Job(name="tune", parallel=Parallel(data_replicate=world)), *ranks)] if ranks else []
+    return group_processes(make_board([make_gpu(at, each) for at, each in enumerate(gpus)], *runs, device=20))
 
 
 def pids(groups: tuple[ProcessGroup, ...]) -> list[list[int]]:
@@ -128,8 +124,6 @@ def test_processes_that_were_read_on_their_own_and_have_no_budget_are_grouped_by
     def estimate(job: Job) -> Any:
         raise InputError("the model is not known")
 
-    watchlist = Watchlist(estimate=estimate)
-    for pid in (11, 12):
-        watchlist.add_run(make_run(f"job {pid}", pid))
     gpus = [make_gpu(at, [make_process(pid, **LAUNCHED)]) for at, pid in enumerate((11, 12))]
-    assert pids(group_processes(watchlist.update(make_snapshot(gpus)))) == [[11, 12]]
+    board = make_board(gpus, make_run("job 11", 11), make_run("job 12", 12), estimate=estimate)
+    assert pids(group_processes(board)) == [[11, 12]]

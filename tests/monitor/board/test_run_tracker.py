@@ -3,7 +3,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
@@ -11,7 +11,6 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.board import Board, ProcessRow, RunRow
 from vramtop.monitor.board.endings import count_kernel_oom_kills
 from vramtop.monitor.board.run_tracker import RunTracker
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.process_stat import is_running
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import FinalCounters, ProcessCounters, ProcessKey, WatchedJob
@@ -28,8 +27,7 @@ class Machine:
         self.time = 2_000.0
         self.kind = "nvml"
         self.last_words: tuple[FinalCounters, ...] = ()
-        self.watchlist = Watchlist(make_budget, is_running=lambda key: key in self.alive)
-        self.watchlist.add_run(WatchedJob(job=JOB, pids=(KEY,)))
+        self.watchlist = make_watchlist(make_run(JOB, 7), is_running=lambda key: key in self.alive)
 
     def tick(self, used: float | None, *, readable: bool = True, **of: object) -> Board:
         """One reading; ``used`` None: the process is not on the GPU."""
@@ -198,7 +196,7 @@ def test_a_replaced_job_keeps_its_place_and_gets_its_own_phases(machine: Machine
         machine.tick(41)
     larger = Job(name="larger")
     machine.watchlist.set_budget(make_budget(larger, device=60))
-    machine.watchlist.add_run(WatchedJob(job=larger, pids=(KEY,)))
+    machine.watchlist.add_run(make_run(larger, 7))
     assert [run.job.name for run in machine.watchlist.runs()] == ["larger", "other"]
     row = machine.tick(41).runs[0].rows[0]
     assert (status(row), row.comparison and row.comparison.phase) == ("warming_up", "warming_up")

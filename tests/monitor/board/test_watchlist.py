@@ -1,9 +1,17 @@
 import re
 from collections.abc import Callable, Iterable
 
-import msgspec
 import pytest
-from builders import make_budget, make_device, make_gpu, make_process, make_run, make_snapshot, make_watchlist
+from builders import (
+    make_board,
+    make_budget,
+    make_device,
+    make_gpu,
+    make_process,
+    make_run,
+    make_snapshot,
+    make_watchlist,
+)
 
 from vramtop.estimator.budget import Budget, RankPeak
 from vramtop.estimator.common.errors import InputError
@@ -14,16 +22,11 @@ from vramtop.estimator.job.job import Inference, Job, ModelSpec, Parallel, Targe
 from vramtop.monitor.board.board import Board, ProcessRow
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.board.process_groups import group_processes
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.memory_history import MemoryHistory
 from vramtop.monitor.snapshot.snapshot import Snapshot, WatchedJob
 
 JOB = Job(name="sft", model=ModelSpec(id="gpt2"))
 OTHER = Job(name="other", model=ModelSpec(id="gpt2"))
-
-
-def replace_name(job: Job, name: str) -> Job:
-    return msgspec.structs.replace(job, name=name)
 
 
 @pytest.fixture
@@ -49,9 +52,7 @@ def test_memory_that_running_jobs_will_still_take_is_unavailable_to_pending_jobs
 
 
 def test_pending_jobs_are_placed_one_after_the_other(machine: Snapshot) -> None:
-    watchlist = Watchlist(make_budget)
-    for name in ("first", "second", "third"):
-        watchlist.add_pending(Job(name=name, model=ModelSpec(id="gpt2")))
+    watchlist = make_watchlist(pending=["first", "second", "third"])
     verdicts = [row.fit.verdict for row in watchlist.update(machine).pending if row.fit]
     assert verdicts == ["fits", "fits", "unknown"]  # on GPU 1, then on GPU 0; the third by its lower bound only
     watchlist.add_pending(watchlist.pending()[0])
@@ -67,9 +68,7 @@ def test_a_job_without_an_estimate_states_the_reason_and_is_estimated_once(machi
         asked.append(job)
         raise InputError("no such model")
 
-    watchlist = Watchlist(refuse)
-    watchlist.add_pending(OTHER)
-    watchlist.add_run(make_run(JOB, 1))
+    watchlist = make_watchlist(make_run(JOB, 1), pending=[OTHER], estimate=refuse)
     for _ in range(3):
         board = watchlist.update(machine)
     assert board.pending[0].problem == board.processes[0].problem == "no such model"
@@ -91,11 +90,9 @@ def test_unused_budgets_are_discarded_and_those_in_use_are_kept(machine: Snapsho
         asked.append(job.label)
         return make_budget(job)
 
-    watchlist = Watchlist(estimate)
-    watchlist.add_run(make_run(JOB, 1))
-    watchlist.add_pending(OTHER)
+    watchlist = make_watchlist(make_run(JOB, 1), pending=[OTHER], estimate=estimate)
     for number in [*range(200), 0]:
-        watchlist.add_run(make_run(replace_name(JOB, f"job {number}"), 2))
+        watchlist.add_run(make_run(f"job {number}", 2))
         watchlist.update(replace(machine, time=machine.time + number))
         watchlist.dismiss_runs([(2, 1_000.0)])
     assert (asked.count("sft"), asked.count("other"), asked.count("job 199"), asked.count("job 0")) == (1, 1, 1, 2)
@@ -121,12 +118,14 @@ def test_the_peak_from_before_the_oldest_reading_still_counts(machine: Snapshot)
     assert comparison.peak_usage.size_bytes == 40 * GIB
 
 
+def of_two_stages(job: Job) -> Budget:
+    needs = [RankPeak(device_bytes=n * GIB, low_bytes=(n - 2) * GIB, high_bytes=(n + 2) * GIB) for n in (40, 20)]
+    return replace(make_budget(job), stages=tuple(needs))
+
+
 def test_each_pipeline_stage_is_compared_with_its_own_need() -> None:
     job = Job(name="stages", model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=2))
-    needs = [RankPeak(device_bytes=n * GIB, low_bytes=(n - 2) * GIB, high_bytes=(n + 2) * GIB) for n in (40, 20)]
-    watchlist = Watchlist(lambda job: replace(make_budget(job), stages=tuple(needs)))
-    keys = ((1, 1_000.0), (2, 1_000.0))
-    watchlist.add_run(WatchedJob(job=job, pids=keys))
+    watchlist = make_watchlist(make_run(job, 1, 2), estimate=of_two_stages)
     snapshot = make_snapshot([make_gpu(0, [make_process(2, 20)]), make_gpu(1, [make_process(1, 40)])])
     rows = {row.process.pid: row for row in watchlist.update(snapshot).processes}
     assert {pid: row.comparison and row.comparison.status for pid, row in rows.items()} == dict.fromkeys(
@@ -135,7 +134,7 @@ def test_each_pipeline_stage_is_compared_with_its_own_need() -> None:
     assert rows[2].budget.steady_device_bytes == 20 * GIB
     again = {row.process.pid: row for row in watchlist.update(replace(snapshot, time=2_001.0)).processes}
     assert again[2].budget is rows[2].budget
-    watchlist.add_run(WatchedJob(job=job, pids=keys[1:]))  # the others are on another machine: which stage is this?
+    watchlist.add_run(make_run(job, 2))  # the others are on another machine: which stage is this?
     alone = next(row for row in watchlist.update(replace(snapshot, time=2_002.0)).processes if row.job)
     assert alone.budget.steady_device_bytes == make_budget().steady_device_bytes
 
@@ -143,11 +142,8 @@ def test_each_pipeline_stage_is_compared_with_its_own_need() -> None:
 @pytest.mark.parametrize("parallel", [Parallel(), Parallel(device_map="auto", pipeline=2)])
 def test_what_one_process_holds_on_each_gpu_is_compared_with_its_need_there(parallel: Parallel) -> None:
     job = Job(name="parts", model=ModelSpec(id="gpt2"), parallel=parallel)
-    needs = [RankPeak(device_bytes=n * GIB, low_bytes=(n - 2) * GIB, high_bytes=(n + 2) * GIB) for n in (40, 20)]
-    watchlist = Watchlist(lambda job: replace(make_budget(job), stages=tuple(needs)))
-    watchlist.add_run(make_run(job, 1))
     gpus = [make_gpu(0, [make_process(1, 40)]), make_gpu(1, [make_process(3, 7)]), make_gpu(2, [make_process(1, 20)])]
-    board = watchlist.update(make_snapshot(gpus))
+    board = make_board(gpus, make_run(job, 1), estimate=of_two_stages)
     found = {row.gpu.index: row for row in board.processes if row.job}
     assert {at: row.budget and row.budget.steady_device_bytes // GIB for at, row in found.items()} == {0: 40, 2: 20}
     assert {row.comparison and row.comparison.status for row in found.values()} == {"on_budget"}
@@ -160,8 +156,7 @@ def test_a_server_is_compared_with_the_share_of_its_own_gpu() -> None:
     training = Training(mode="inference", precision="bf16", sequence_length=1024)
     job = Job(model=ModelSpec(id="gpt2"), training=training, inference=inference)
     small = replace(make_gpu(1, [make_process(2, 12)]), total_bytes=24 * GIB)
-    watchlist = Watchlist(estimate)
-    watchlist.add_run(make_run(job, 1, 2))
+    watchlist = make_watchlist(make_run(job, 1, 2), estimate=estimate)
     board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 70)]), small]))
     large_row, small_row = board.processes
     assert (large_row.comparison.status, small_row.comparison.status) == ("over", "on_budget")
@@ -172,13 +167,11 @@ def test_a_server_is_compared_with_the_share_of_its_own_gpu() -> None:
 
 
 def test_a_pending_job_is_judged_on_the_gpus_that_it_chooses(machine: Snapshot) -> None:
-    watchlist = Watchlist(make_budget)
-    chosen = machine.gpus[0]  # the other one has more room
-    watchlist.add_pending(Job(model=ModelSpec(id="gpt2"), target=Target(devices=[chosen.uuid])))
-    (row,) = watchlist.update(machine).pending
-    assert [gpu.device.uuid for gpu in row.fit.gpus] == [chosen.uuid]
-    watchlist.add_pending(Job(name="gone", model=ModelSpec(id="gpt2"), target=Target(devices=["GPU-gone"])))
-    assert watchlist.update(machine).pending[1].fit.verdict == "does_not_fit"
+    chosen = machine.gpus[0].uuid  # the other one has more room
+    jobs = [Job(model=ModelSpec(id="gpt2"), target=Target(devices=[uuid])) for uuid in (chosen, "GPU-gone")]
+    row, gone = make_watchlist(pending=jobs).update(machine).pending
+    assert [gpu.device.uuid for gpu in row.fit.gpus] == [chosen]
+    assert gone.fit.verdict == "does_not_fit"
 
 
 Play = Callable[..., list[Board]]
@@ -193,7 +186,7 @@ def running() -> set[tuple[int, float | None]]:
 @pytest.fixture
 def play(running: set[tuple[int, float | None]]) -> Play:
     """Show a watchlist one process of these sizes in GiB, a second apart; None: it is on no GPU."""
-    watchlist = Watchlist(make_budget, is_running=running.__contains__)
+    watchlist = make_watchlist(is_running=running.__contains__)
     now = [2_000.0]
 
     def run(sizes: Iterable[float | None], **changes: object) -> list[Board]:
@@ -267,7 +260,7 @@ def test_an_ended_process_can_be_dismissed_and_may_come_back(play: Play) -> None
 
 
 def test_a_recording_that_is_wound_on_ends_nothing() -> None:
-    watchlist = Watchlist(make_budget)
+    watchlist = make_watchlist()
     watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 20)])], time=2_000.0))
     assert watchlist.update(make_snapshot([make_gpu(0)], time=9_000.0)).ended_processes == ()
 

@@ -3,12 +3,11 @@
 from typing import Any
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import make_gpu, make_process, make_run, make_snapshot, make_watchlist
 
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.board.board import AttachProgress, Board
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import MigReading, ProcessCounters
 
@@ -20,13 +19,12 @@ def board() -> Board:
     """Four minutes of a machine: a job that grows, one that has ended, pending jobs, MIG, faults, a GPU that hangs."""
     growing = Job(name="grows", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     ended = Job(name="over", model=growing.model)
-    watchlist = Watchlist(
-        lambda job: make_budget(job, device=40, low=30, high=50), is_running=lambda _: False, host_memory=lambda _: None
-    )
+    watchlist = make_watchlist(
+        make_run(growing, 10), make_run(ended, 11), low=30, high=50, is_running=lambda _: False,
+        host_memory=lambda _: None,
+    )  # fmt: skip
     watchlist.anomaly_detector = _Found()
     watchlist.attach_progress = lambda: AttachProgress(read=2, total=3)
-    watchlist.add_run(make_run(growing, 10))
-    watchlist.add_run(make_run(ended, 11))
     for name in ("small", "small", "large"):
         watchlist.add_pending(Job(name=name, model=ModelSpec(id=f"meta-llama/{name}{len(watchlist.pending())}")))
     mig = MigReading(

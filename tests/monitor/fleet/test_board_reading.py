@@ -2,12 +2,10 @@
 
 import msgspec
 import pytest
-from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import make_board, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
-from vramtop.estimator.job.job import Job
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.board_reading import reading_of_board
 from vramtop.monitor.fleet.fleet import HostReading, RankFacts
 from vramtop.monitor.snapshot.faults import Fault
@@ -17,13 +15,10 @@ FACTS = RankFacts(rank=3, world_size=8, master="node01:29500")
 
 @pytest.fixture
 def reading():
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-    job = Job(name="tune --api-key hf_abcdefghijklmnopqrstuvwxyzabcdefgh")
-    watchlist.add_run(make_run(job, 71, missing=("training.micro_batch",)))
-    watchlist.add_pending(Job(name="next"))
-    unreadable = replace(make_gpu(1), processes=None)
-    snapshot = make_snapshot([make_gpu(0, [make_process(71, 12), make_process(80, 3)]), unreadable])
-    board = watchlist.update(snapshot)
+    name = "tune --api-key hf_abcdefghijklmnopqrstuvwxyzabcdefgh"
+    run = make_run(name, 71, missing=("training.micro_batch",))
+    gpus = [make_gpu(0, [make_process(71, 12), make_process(80, 3)]), replace(make_gpu(1), processes=None)]
+    board = make_board(gpus, run, device=20, pending=["next"])
     return board, reading_of_board(board, host="node02", facts_of=lambda key: FACTS if key[0] == 71 else None)
 
 
@@ -49,8 +44,7 @@ def test_it_survives_json_and_has_no_secrets(reading):
 
 
 def test_what_alerts_need_is_passed_on():
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40, low=30, high=50))
-    watchlist.add_run(make_run("leaks", 10))
+    watchlist = make_watchlist(make_run("leaks", 10), low=30, high=50)
     lost = replace(make_gpu(1), used_bytes=None, faults=(Fault(field=None, code="GPU_IS_LOST", message="it is lost"),))
     asleep = replace(make_gpu(2), used_bytes=None, faults=(Fault(field=None, code="ASLEEP", message="asleep"),))
     unlisted = Fault(field=None, code="NOT_LISTED", message="GPU 3 is gone")
@@ -69,6 +63,5 @@ def test_what_alerts_need_is_passed_on():
 def test_a_hanging_driver_is_said():
     quiet = Fault(field="utilisation_percent", code="NOT_SUPPORTED", message="this GPU does not report its utilisation")
     fault = Fault(field=None, code="NO_ANSWER", message="the driver does not answer")
-    watchlist = Watchlist(estimate=make_budget)
-    host = reading_of_board(watchlist.update(make_snapshot([make_gpu(0, [], faults=(quiet, fault))])), host="a")
+    host = reading_of_board(make_board([make_gpu(0, [], faults=(quiet, fault))]), host="a")
     assert (host.gpus[0].is_stale, host.gpus[0].fault) == (True, "the driver does not answer")

@@ -49,7 +49,7 @@ HELP = """
 
 @pytest.fixture
 def run(tmp_path, write_stub_torch):
-    """Return a function that runs Python code under the probe, with a stub ``torch`` and a module that lists probes."""
+    """Return a function that runs code under the probe, with a stub ``torch``, and returns what it has printed."""
     write_stub_torch("cuda.allocated[0], cuda.peak = 7, 9")
     (tmp_path / "looking.py").write_text(textwrap.dedent(HELP))
 
@@ -64,7 +64,7 @@ def run(tmp_path, write_stub_torch):
             timeout=120,
         )
         assert done.returncode == status, done.stderr
-        return done
+        return done.stdout, done.stderr
 
     return run_code
 
@@ -72,7 +72,7 @@ def run(tmp_path, write_stub_torch):
 @pytest.mark.slow
 def test_a_program_that_closes_all_descriptors_keeps_those_it_opens_next(run, tmp_path):
     """The probe and its children must not write to or close a descriptor that has been reused for another file."""
-    done = run(f"""
+    assert run(f"""
         import os, time, torch, warnings
         from looking import probes, wait_for_writes
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads, such as ours
@@ -88,12 +88,11 @@ def test_a_program_that_closes_all_descriptors_keeps_those_it_opens_next(run, tm
             os.write(number, b" still")
             os._exit(0)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.pread(number, 100, 0).decode())
-    """)
-    assert (done.stdout, done.stderr) == ("0 mine still\n", "")
+    """) == ("0 mine still\n", "")
 
 
 def test_at_the_limit_of_open_files_there_is_no_probe_and_no_message(run):
-    done = run("""
+    assert run("""
         import resource
         import torch as first  # its publisher is loaded
         import looking, os, sys
@@ -107,13 +106,12 @@ def test_at_the_limit_of_open_files_there_is_no_probe_and_no_message(run):
         assert not looking.probes()
         publisher().start()
         print(looking.sample()["more"])
-    """)
-    assert (done.stdout, done.stderr) == ("1\n", "")
+    """) == ("1\n", "")
 
 
 @pytest.mark.parametrize("refused", ["memfd_create", "ctypes", "CDLL", "start"])
 def test_the_program_runs_on_if_the_system_refuses_the_probe(run, refused):
-    done = run(f"""
+    assert run(f"""
         import ctypes, errno, os, sys, threading
         def refuse(*args, **kwargs):
             raise {"RuntimeError" if refused == "start" else "OSError"}(errno.EPERM, "no")
@@ -125,23 +123,21 @@ def test_the_program_runs_on_if_the_system_refuses_the_probe(run, refused):
         import torch
         from looking import probes
         print(len(probes()), torch.__version__)
-    """)
-    assert (done.stdout, done.stderr) == ("0 2.99\n", "")
+    """) == ("0 2.99\n", "")
 
 
 def test_the_program_runs_on_under_a_file_size_limit(run):
-    done = run("""
+    assert run("""
         import resource
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         import torch
         from looking import probes
         print(len(probes()))
-    """)
-    assert (done.stdout, done.stderr) == ("0\n", "")
+    """) == ("0\n", "")
 
 
 def test_the_probe_never_uses_the_descriptor_of_a_closed_standard_stream(run):
-    done = run("""
+    _, err = run("""
         import os
         os.close(0)
         os.close(1)
@@ -150,29 +146,29 @@ def test_the_probe_never_uses_the_descriptor_of_a_closed_standard_stream(run):
         next_sample()
         os.write(2, str([number > 2 for number in probes()]).encode())
     """)
-    assert done.stderr == "[True]"
+    assert err == "[True]"
 
 
 def test_signals_that_the_program_waits_for_are_delivered_to_it(run):
-    done = run("""
+    out, _ = run("""
         import os, signal, torch
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # the probe's thread was there before
         os.kill(os.getpid(), signal.SIGTERM)
         print(signal.sigwait([signal.SIGTERM]) == signal.SIGTERM)
     """)
-    assert done.stdout == "True\n"
+    assert out == "True\n"
 
 
 @pytest.mark.parametrize("end", ["os._exit(5)", "os.kill(os.getpid(), 9)", "sys.exit(5)", "raise KeyError(5)"])
 def test_the_exit_of_a_program_is_unchanged(run, end):
     status = {"os._exit(5)": 5, "os.kill(os.getpid(), 9)": -9, "sys.exit(5)": 5, "raise KeyError(5)": 1}[end]
-    done = run(f"import os, sys, torch\n{end}", status=status)
-    assert done.stdout == ""
-    assert ("KeyError: 5" in done.stderr) == (status == 1)
+    out, err = run(f"import os, sys, torch\n{end}", status=status)
+    assert out == ""
+    assert ("KeyError: 5" in err) == (status == 1)
 
 
 def test_a_program_started_by_exec_has_its_own_probe(run):
-    done = run("""
+    out, _ = run("""
         import os, sys, torch
         from looking import probes
         if sys.argv[-1] == "again":
@@ -181,7 +177,7 @@ def test_a_program_started_by_exec_has_its_own_probe(run):
             print(len(probes()), flush=True)
             os.execv(sys.executable, [*sys.orig_argv, "again"])
     """)
-    assert done.stdout == "1\nagain 1\n"
+    assert out == "1\nagain 1\n"
 
 
 def test_spawned_processes_have_their_own_probe_and_forked_ones_have_none(run, tmp_path):
@@ -202,12 +198,12 @@ def test_spawned_processes_have_their_own_probe_and_forked_ones_have_none(run, t
                     process.join()
         """)
     )
-    done = run(f"import runpy; runpy.run_path({str(tmp_path / 'program.py')!r}, run_name='__main__')")
-    assert done.stdout.splitlines() == ["spawn 1", "fork 0"]
+    out, _ = run(f"import runpy; runpy.run_path({str(tmp_path / 'program.py')!r}, run_name='__main__')")
+    assert out.splitlines() == ["spawn 1", "fork 0"]
 
 
 def test_a_forked_rank_gets_a_probe_when_it_starts_one(run):
-    done = run("""
+    out, _ = run("""
         import os, torch
         from looking import next_sample, probes, publisher
         publisher().step_ended()
@@ -221,11 +217,11 @@ def test_a_forked_rank_gets_a_probe_when_it_starts_one(run):
         os.waitpid(child, 0)
         print(next_sample()["pid"] == os.getpid())
     """)
-    assert done.stdout == "True 0 1\nTrue\n"
+    assert out == "True 0 1\nTrue\n"
 
 
 def test_a_lock_held_during_a_fork_does_not_block_the_child(run):
-    done = run("""
+    out, _ = run("""
         import os, threading, torch
         from looking import publisher, sample
         held, go = threading.Event(), threading.Event()
@@ -244,12 +240,12 @@ def test_a_lock_held_during_a_fork_does_not_block_the_child(run):
         os.waitpid(child, 0)
         go.set()
     """)
-    assert done.stdout == "True\n"
+    assert out == "True\n"
 
 
 @pytest.mark.parametrize("option", ["-I", "-E", "-S"])
 def test_isolated_interpreters_start_no_probe(run, tmp_path, option):
-    done = run(
+    out, err = run(
         f"""
         import sys
         sys.path.insert(0, {str(tmp_path)!r})
@@ -258,20 +254,22 @@ def test_isolated_interpreters_start_no_probe(run, tmp_path, option):
         """,
         option,
     )
-    assert (done.stdout, done.stderr) == ("0\n", "")
+    assert (out, err) == ("0\n", "")
 
 
 def test_a_virtual_environment_has_a_probe(run, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     code = "import looking, sys, torch; print(len(looking.probes()), sys.prefix)"
-    assert run(code, python=tmp_path / "venv/bin/python").stdout == f"1 {tmp_path / 'venv'}\n"
+    assert run(code, python=tmp_path / "venv/bin/python")[0] == f"1 {tmp_path / 'venv'}\n"
 
 
 @pytest.mark.parametrize("version", ["3.6", "3.7", "3.8", "3.9", "3.10", "3.12", "3.13", "3.14"])
 def test_other_python_versions_run_and_publish_since_3_8(run, version):
     python = other_python(version)
-    done = run("import looking, torch; print([looking.sample()['pid'] for _ in looking.probes()] != [])", python=python)
-    assert (done.stdout, done.stderr) == (f"{version not in ('3.6', '3.7')}\n", "")
+    out, err = run(
+        "import looking, torch; print([looking.sample()['pid'] for _ in looking.probes()] != [])", python=python
+    )
+    assert (out, err) == (f"{version not in ('3.6', '3.7')}\n", "")
 
 
 def other_python(version):
@@ -284,7 +282,7 @@ def other_python(version):
 
 
 def test_with_another_allocator_only_steps_are_published(run):
-    done = run("""
+    out, _ = run("""
         import torch
         torch.cuda.backend = "cudaMallocAsync"
         from looking import next_sample, publisher
@@ -292,11 +290,11 @@ def test_with_another_allocator_only_steps_are_published(run):
         told = next_sample()
         print(told["devices"], told["steps"]["count"])
     """)
-    assert done.stdout == "[] 1\n"
+    assert out == "[] 1\n"
 
 
 def test_a_failing_gpu_does_not_affect_other_figures(run):
-    done = run("""
+    assert run("""
         import torch
         from looking import next_sample
         next_sample()
@@ -305,12 +303,11 @@ def test_a_failing_gpu_does_not_affect_other_figures(run):
         torch.cuda.memory_stats_as_nested_dict = fail
         told = next_sample()
         print(told["devices"], told["steps"]["count"])
-    """)
-    assert (done.stdout, done.stderr) == ("[] 0\n", "")
+    """) == ("[] 0\n", "")
 
 
 def test_counts_continue_when_the_program_resets_them(run):
-    done = run("""
+    out, _ = run("""
         import torch
         from looking import next_sample
         torch.cuda.ooms = 2
@@ -323,11 +320,11 @@ def test_counts_continue_when_the_program_resets_them(run):
         print([each["allocated_peak_bytes"] for each in (first, second, third)])
         print(first["out_of_memory_time"] == second["out_of_memory_time"] < third["out_of_memory_time"])
     """)
-    assert done.stdout.splitlines() == ["[2, 2, 3]", "[9, 9, 9]", "True"]
+    assert out.splitlines() == ["[2, 2, 3]", "[9, 9, 9]", "True"]
 
 
 def test_facts_that_cannot_be_encoded_do_not_stop_publishing(run):
-    done = run("""
+    assert run("""
         import torch
         from looking import next_sample, publisher
         class Bad:
@@ -343,8 +340,7 @@ def test_facts_that_cannot_be_encoded_do_not_stop_publishing(run):
         print(told["micro_batch"], told["more"], "bad" in told, "loop" in told)
         publisher().publish_facts(large="x" * (1 << 20))
         print("large" in next_sample(), told["devices"] == next_sample()["devices"])
-    """)
-    assert (done.stdout, done.stderr) == ("4 5 False False\nFalse True\n", "")
+    """) == ("4 5 False False\nFalse True\n", "")
 
 
 @pytest.mark.parametrize("first", ["report", "torch"])
@@ -355,12 +351,12 @@ def test_a_script_that_reports_under_the_probe_has_only_one_probe(run, first):
 print(len(looking.probes()), looking.next_sample()["micro_batch"])
 print([thread.name for thread in threading.enumerate()])
 """
-    done = run(code + checks, paths=[Path(path) for path in sys.path if path])
-    assert done.stdout.splitlines() == ["1 4", "['MainThread', 'vramtop-probe']"]
+    out, _ = run(code + checks, paths=[Path(path) for path in sys.path if path])
+    assert out.splitlines() == ["1 4", "['MainThread', 'vramtop-probe']"]
 
 
 def test_steps_of_a_loop_are_counted_and_timed(run):
-    done = run("""
+    out, _ = run("""
         import time, torch
         from looking import next_sample, publisher
         publisher().step_ended()
@@ -373,4 +369,4 @@ def test_steps_of_a_loop_are_counted_and_timed(run):
         steps = next_sample()["steps"]
         print(steps["count"], steps["seconds"] >= 0.2, steps["began"])
     """)
-    assert done.stdout.splitlines() == ["None", "3 True None"]
+    assert out.splitlines() == ["None", "3 True None"]

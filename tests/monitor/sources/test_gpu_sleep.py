@@ -5,15 +5,15 @@ from fake_driver import FakeGpu
 
 from vramtop.monitor.sources.nvml import pci_device
 from vramtop.monitor.sources.nvml.device import MODE_INTERVAL_SECONDS
-from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.nvml.pci_device import can_suspend, is_suspended
 
 GIB = 2**30
 
 
 @pytest.fixture
-def power(tmp_path, monkeypatch):
+def power(driver, tmp_path, monkeypatch):
     """Return a function that writes the kernel's power files of the driver's GPU at 000a:01:00.0."""
+    driver.gpus = [FakeGpu()]
     (tmp_path / "gpus" / "000a:01:00.0").mkdir(parents=True)
     folder = tmp_path / "devices" / "000a:01:00.0" / "power"
     folder.mkdir(parents=True)
@@ -25,14 +25,6 @@ def power(tmp_path, monkeypatch):
         (folder / "runtime_status").write_text(status + "\n")
 
     return write
-
-
-@pytest.fixture
-def source(driver, clock):
-    driver.gpus = [FakeGpu()]
-    source = NvmlSource(clock=clock, now=clock)
-    yield source
-    source.close()
 
 
 def test_an_unknown_power_state_is_not_suspended(tmp_path):

@@ -18,20 +18,6 @@ GIB = 2**30
 ME = os.getpid()
 
 
-@pytest.fixture
-def source(driver, clock):
-    """A source that the test opens after it has set the driver's GPUs."""
-    source = NvmlSource(clock=clock, now=lambda: 1_800_000_000.0)
-    yield source
-    source.close()
-
-
-def read_one(source):
-    source.open()
-    (gpu,) = source.read().gpus
-    return gpu
-
-
 def test_a_healthy_gpu_is_read_completely(driver, source):
     driver.gpus = [FakeGpu(processes=[FakeProcess(ME, 12 * GIB)])]
     source.open()
@@ -52,13 +38,12 @@ def test_a_healthy_gpu_is_read_completely(driver, source):
 
 
 @pytest.mark.parametrize("missing", [True, False], ids=["old driver", "WSL"])
-def test_memory_falls_back_to_v1_which_counts_reserved_memory_as_used(driver, source, missing):
-    driver.gpus = [FakeGpu()]
+def test_memory_falls_back_to_v1_which_counts_reserved_memory_as_used(first_reading, driver, missing):
     if missing:
         driver.missing = {"nvmlDeviceGetMemoryInfo_v2"}
     else:
         driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_UNKNOWN)
-    gpu = read_one(source)
+    gpu = first_reading()
     assert gpu.reserved_bytes is None
     assert gpu.used_bytes == 20 * GIB + GIB // 2
     assert gpu.used_bytes + gpu.free_bytes == gpu.total_bytes
@@ -66,11 +51,10 @@ def test_memory_falls_back_to_v1_which_counts_reserved_memory_as_used(driver, so
     assert (fault.field, fault.code) == ("reserved_bytes", "FUNCTION_NOT_FOUND" if missing else "UNKNOWN")
 
 
-def test_old_process_lists_and_new_temperature_call_are_used_where_the_others_are_missing(driver, source):
-    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, GIB)])]
+def test_old_process_lists_and_new_temperature_call_are_used_where_the_others_are_missing(first_reading, driver):
     lists = ("Compute", "Graphics", "MPSCompute")
     driver.missing = {f"nvmlDeviceGet{name}RunningProcesses_v3" for name in lists} | {"nvmlDeviceGetTemperature"}
-    gpu = read_one(source)
+    gpu = first_reading(processes=[FakeProcess(ME, GIB)])
     assert [process.used_bytes for process in gpu.processes] == [GIB]
     assert gpu.temperature_c == 55
     assert gpu.faults == ()
@@ -84,12 +68,11 @@ def host(monkeypatch):
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["v2", "v1"])
-def test_a_gpu_without_its_own_memory_uses_host_memory(driver, source, host, old):
-    driver.gpus = [FakeGpu(name="NVIDIA GB10", processes=[FakeProcess(ME, 20 * GIB), FakeProcess(4_000_000, 3 * GIB)])]
+def test_a_gpu_without_its_own_memory_uses_host_memory(first_reading, driver, host, old):
     driver.fail("nvmlDeviceGetMemoryInfo" if old else "nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
     if old:
         driver.missing = {"nvmlDeviceGetMemoryInfo_v2"}
-    gpu = read_one(source)
+    gpu = first_reading(name="NVIDIA GB10", processes=[FakeProcess(ME, 20 * GIB), FakeProcess(4_000_000, 3 * GIB)])
     assert (gpu.total_bytes, gpu.used_bytes, gpu.free_bytes) == (128_501_256_192, 23 * GIB, 30 * GIB)
     assert gpu.unattributed_bytes == 0
     assert gpu.reserved_bytes is None
@@ -108,9 +91,8 @@ def test_a_gpu_without_its_own_memory_uses_host_memory(driver, source, host, old
     ids=["total 0", "a real GB10"],
 )
 @pytest.mark.parametrize("name", ["NVIDIA GB10", "NVIDIA GB99"], ids=["in the catalogue", "in none"])
-def test_figures_of_a_gpu_with_shared_memory_are_those_of_the_host(driver, source, host, memory, name):
-    driver.gpus = [FakeGpu(name=name, **memory)]
-    gpu = read_one(source)
+def test_figures_of_a_gpu_with_shared_memory_are_those_of_the_host(first_reading, driver, host, memory, name):
+    gpu = first_reading(name=name, **memory)
     if name == "NVIDIA GB99" and not memory["total_bytes"]:  # any GPU's driver may answer so
         assert gpu.total_bytes is gpu.used_bytes is gpu.free_bytes is None
         assert {fault.code for fault in gpu.faults} == {"IMPLAUSIBLE"}
@@ -120,28 +102,25 @@ def test_figures_of_a_gpu_with_shared_memory_are_those_of_the_host(driver, sourc
 
 
 @pytest.mark.parametrize("code", [SUCCESS, pynvml.NVML_ERROR_NOT_SUPPORTED])
-def test_a_gpu_with_its_own_memory_never_uses_host_figures(driver, source, host, code):
-    driver.gpus = [FakeGpu(total_bytes=0, reserved_bytes=0, used_bytes=0, free_bytes=0)]
+def test_a_gpu_with_its_own_memory_never_uses_host_figures(first_reading, driver, host, code):
     driver.fail("nvmlDeviceGetMemoryInfo_v2", code)
-    gpu = read_one(source)
+    gpu = first_reading(total_bytes=0, reserved_bytes=0, used_bytes=0, free_bytes=0)
     assert gpu.total_bytes is gpu.used_bytes is gpu.free_bytes is None
     assert {fault.code for fault in gpu.faults} == {"IMPLAUSIBLE" if code == SUCCESS else "NOT_SUPPORTED"}
 
 
-def test_used_shared_memory_is_unknown_if_the_memory_of_a_process_is(driver, source, host):
+def test_used_shared_memory_is_unknown_if_the_memory_of_a_process_is(first_reading, driver, host):
     rows = [FakeProcess(ME, 20 * GIB), FakeProcess(4_000_000, None)]
-    driver.gpus = [FakeGpu(name="NVIDIA GB10", processes=rows)]
     driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    gpu = read_one(source)
+    gpu = first_reading(name="NVIDIA GB10", processes=rows)
     assert gpu.used_bytes is None
     assert "not all of its processes' memory is known" in gpu.reason("used_bytes")
     assert gpu.free_bytes == 30 * GIB
 
 
-def test_a_gpu_in_mig_mode_without_memory_figures_does_not_use_host_memory(driver, source, host):
-    driver.gpus = [FakeGpu(name="NVIDIA GB99", mig=[FakeMig("MIG-0", 3)])]
+def test_a_gpu_in_mig_mode_without_memory_figures_does_not_use_host_memory(first_reading, driver, host):
     driver.fail_for_whole_gpus("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    gpu = read_one(source)
+    gpu = first_reading(name="NVIDIA GB99", mig=[FakeMig("MIG-0", 3)])
     assert gpu.total_bytes is None
     assert gpu.reason("total_bytes") == "this GPU does not report its total memory"
 
@@ -157,16 +136,15 @@ def test_a_gpu_in_mig_mode_without_memory_figures_does_not_use_host_memory(drive
     ],
     ids=["used > total", "free > total", "parts missing", "all bits set", "beyond any address"],
 )
-def test_impossible_figures_are_not_shown(driver, source, host, memory):
-    driver.gpus = [FakeGpu(**memory)]
-    gpu = read_one(source)
+def test_impossible_figures_are_not_shown(first_reading, host, memory):
+    gpu = first_reading(**memory)
     assert gpu.total_bytes is gpu.reserved_bytes is gpu.used_bytes is gpu.free_bytes is None
     assert {fault.field for fault in gpu.faults} == {"total_bytes", "reserved_bytes", "used_bytes", "free_bytes"}
     assert {fault.code for fault in gpu.faults} == {"IMPLAUSIBLE"}
     assert "memory figures are implausible (" in gpu.reason("used_bytes")
 
 
-def test_a_process_in_several_lists_is_one_row_with_the_larger_figure(driver, source):
+def test_a_process_in_several_lists_is_one_row_with_the_larger_figure(first_reading):
     rows = [
         FakeProcess(ME, 3 * GIB),
         FakeProcess(ME, 4 * GIB, lists=("Graphics",)),
@@ -174,8 +152,7 @@ def test_a_process_in_several_lists_is_one_row_with_the_larger_figure(driver, so
         FakeProcess(4_000_001, None),
         FakeProcess(4_000_001, 5 * GIB, lists=("MPSCompute",)),
     ]
-    driver.gpus = [FakeGpu(processes=rows)]
-    gpu = read_one(source)
+    gpu = first_reading(processes=rows)
     assert [(row.pid, row.used_bytes, row.kinds) for row in gpu.processes] == [
         (4_000_001, 5 * GIB, ("compute", "mps")),
         (ME, 4 * GIB, ("compute", "graphics")),
@@ -191,24 +168,21 @@ def test_a_process_in_several_lists_is_one_row_with_the_larger_figure(driver, so
     ("size", "note"),
     [(0, "memory not reported by the driver"), (2**63, "reported memory exceeds the GPU's")],  # 0 as in a container
 )
-def test_a_process_of_impossible_size_has_unknown_memory(driver, source, size, note):
-    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, size)])]
-    gpu = read_one(source)
+def test_a_process_of_impossible_size_has_unknown_memory(first_reading, size, note):
+    gpu = first_reading(processes=[FakeProcess(ME, size)])
     assert [(p.used_bytes, p.note) for p in gpu.processes] == [(None, note)]
     assert gpu.unattributed_bytes is None
 
 
-def test_a_garbled_process_list_is_discarded(driver, source):
-    driver.gpus = [FakeGpu(processes=[FakeProcess(2**31, GIB)])]
-    gpu = read_one(source)
+def test_a_garbled_process_list_is_discarded(first_reading):
+    gpu = first_reading(processes=[FakeProcess(2**31, GIB)])
     assert gpu.processes is None
     assert [(fault.field, fault.code) for fault in gpu.faults] == [("processes", "IMPLAUSIBLE")]
 
 
-def test_a_refused_field_leaves_the_others_and_is_queried_again_after_a_minute(driver, source, clock):
-    driver.gpus = [FakeGpu()]
+def test_a_refused_field_leaves_the_others_and_is_queried_again_after_a_minute(first_reading, driver, source, clock):
     driver.fail("nvmlDeviceGetPowerUsage", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    gpu = read_one(source)
+    gpu = first_reading()
     assert gpu.power_w is None
     assert (gpu.temperature_c, gpu.power_limit_w) == (55, 400.0)
     assert gpu.reason("power_w") == "this GPU does not report its power draw"
@@ -220,10 +194,9 @@ def test_a_refused_field_leaves_the_others_and_is_queried_again_after_a_minute(d
     assert source.read().gpus[0].power_w == 300.0
 
 
-def test_a_temporary_failure_is_retried_at_once(driver, source):
-    driver.gpus = [FakeGpu()]
+def test_a_temporary_failure_is_retried_at_once(first_reading, driver, source):
     driver.fail("nvmlDeviceGetTemperature", pynvml.NVML_ERROR_TIMEOUT)
-    gpu = read_one(source)
+    gpu = first_reading()
     assert gpu.reason("temperature_c") == "the driver could not read its temperature (TIMEOUT)"
     driver.errors.clear()
     assert source.read().gpus[0].temperature_c == 55
@@ -400,7 +373,7 @@ def test_a_temporary_failure_of_memory_v2_leaves_a_gap_and_no_jump(driver, sourc
     assert driver.calls["nvmlDeviceGetMemoryInfo"] == 0
 
 
-def test_peaks_come_from_the_driver_if_accounting_is_on(driver, source):
+def test_peaks_come_from_the_driver_if_accounting_is_on(first_reading):
     rows = [
         FakeProcess(ME, 12 * GIB, peak_bytes=30 * GIB),
         FakeProcess(4_000_000, 8 * GIB, peak_bytes=7 * GIB),
@@ -408,14 +381,12 @@ def test_peaks_come_from_the_driver_if_accounting_is_on(driver, source):
         FakeProcess(4_000_002, 5 * GIB),
         FakeProcess(4_000_003, 4 * GIB, peak_bytes=81 * GIB),
     ]
-    driver.gpus = [FakeGpu(processes=rows, accounting=True)]
-    peaks = {row.pid: row.peak_bytes for row in read_one(source).processes}
+    peaks = {row.pid: row.peak_bytes for row in first_reading(processes=rows, accounting=True).processes}
     assert peaks == {ME: 30 * GIB, 4_000_000: 8 * GIB, 4_000_001: None, 4_000_002: None, 4_000_003: None}
 
 
-def test_processes_are_not_queried_if_accounting_is_off(driver, source):
-    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, GIB, peak_bytes=GIB)])]
-    gpu = read_one(source)
+def test_processes_are_not_queried_if_accounting_is_off(first_reading, driver, source):
+    gpu = first_reading(processes=[FakeProcess(ME, GIB, peak_bytes=GIB)])
     source.read()
     assert gpu.processes[0].peak_bytes is None
     assert gpu.faults == ()
@@ -425,10 +396,9 @@ def test_processes_are_not_queried_if_accounting_is_off(driver, source):
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetAccountingMode", "nvmlDeviceGetAccountingStats"])
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION])
-def test_refused_accounting_is_silent_and_not_queried_again(driver, source, call, code):
-    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, GIB, peak_bytes=GIB)], accounting=True)]
+def test_refused_accounting_is_silent_and_not_queried_again(first_reading, driver, source, call, code):
     driver.fail(call, code)
-    gpu = read_one(source)
+    gpu = first_reading(processes=[FakeProcess(ME, GIB, peak_bytes=GIB)], accounting=True)
     source.read()
     assert gpu.processes[0].peak_bytes is None
     assert gpu.faults == ()
@@ -447,9 +417,8 @@ def test_an_ended_process_that_is_not_accounted_for_does_not_end_accounting(driv
 @pytest.mark.parametrize(
     ("mode", "word"), [(0, "default"), (1, "exclusive_process"), (2, "prohibited"), (3, "exclusive_process"), (9, None)]
 )
-def test_the_compute_mode_is_read_at_intervals(driver, source, clock, mode, word):
-    driver.gpus = [FakeGpu(compute_mode=mode)]
-    assert read_one(source).compute_mode == word
+def test_the_compute_mode_is_read_at_intervals(first_reading, driver, source, clock, mode, word):
+    assert first_reading(compute_mode=mode).compute_mode == word
     driver.gpus[0].compute_mode = 2
     assert source.read().gpus[0].compute_mode == word
     clock.time += MODE_INTERVAL_SECONDS
@@ -460,17 +429,15 @@ def test_the_compute_mode_is_read_at_intervals(driver, source, clock, mode, word
     assert (gpu.compute_mode, gpu.faults) == (None, ())
 
 
-def test_invalid_utf_8_in_a_name_is_replaced(driver, source):
-    driver.gpus = [FakeGpu()]
+def test_invalid_utf_8_in_a_name_is_replaced(first_reading, driver, source):
     driver.figures |= {"Name": b"NVIDIA \x1b]0;t\x07H100\xff80GB", "SystemGetDriverVersion": b"580\xff"}
-    assert read_one(source).name == "NVIDIA H100\ufffd80GB"
+    assert first_reading().name == "NVIDIA H100\ufffd80GB"
     assert source.read().source.driver_version == "580\ufffd"
 
 
-def test_processes_under_mps_are_noted(driver, source, tmp_path, start_program):
+def test_processes_under_mps_are_noted(first_reading, tmp_path, start_program):
     server = start_program([shutil.copy("/bin/sleep", tmp_path / "nvidia-cuda-mps-server"), "60"])
     held = [FakeProcess(server.pid, GIB), FakeProcess(ME, 2 * GIB, lists=("Compute", "MPSCompute"))]
-    driver.gpus = [FakeGpu(processes=held)]
-    client, other = read_one(source).processes
+    client, other = first_reading(processes=held).processes
     assert (client.pid, client.used_bytes, client.note) == (ME, 2 * GIB, "runs under MPS")
     assert other.note == "MPS server: may hold its clients' memory"

@@ -5,7 +5,7 @@ import pytest
 from fake_driver import FakeGpu
 from waiting import until
 
-from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
+from vramtop.monitor.snapshot.demand import Demand
 from vramtop.monitor.snapshot.gpu_details import EccErrors, NvLinks, PcieLink, RemappedRows
 from vramtop.monitor.sources.nvml.details import COMPACT_INTERVAL_SECONDS
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
@@ -13,18 +13,11 @@ from vramtop.monitor.sources.nvml.pci_device import pci_place
 
 
 @pytest.fixture
-def demand():
-    return CurrentDemand()
-
-
-@pytest.fixture
-def source(driver, clock, demand):
+def source(driver, source):
     """A source of two GPUs, opened."""
     driver.gpus = [FakeGpu(uuid="GPU-0"), FakeGpu(uuid="GPU-1")]
-    source = NvmlSource(clock=clock, now=clock, demand=demand)
     source.open()
-    yield source
-    source.close()
+    return source
 
 
 def test_without_a_screen_that_shows_them_details_cost_no_call(driver, source, demand):

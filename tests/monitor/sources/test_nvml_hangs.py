@@ -56,6 +56,14 @@ def three_gpus(driver):
     driver.gpus = [FakeGpu(uuid=f"GPU-{number}") for number in range(3)]
 
 
+@pytest.fixture
+def read_source(source, three_gpus):
+    """The source of three GPUs, opened and read once."""
+    source.open()
+    source.read()
+    return source
+
+
 def codes(gpu):
     return [fault.code for fault in gpu.faults]
 
@@ -65,13 +73,11 @@ def set_used_bytes(driver, size):
         gpu.used_bytes = size
 
 
-def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, source, clock, three_gpus):
-    source.open()
-    source.read()
+def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, read_source, clock):
     driver.hang("nvmlDeviceGetMemoryInfo", 1)
     set_used_bytes(driver, 30 * GIB)
     clock.advance(1)
-    first, second, third = source.read().gpus
+    first, second, third = read_source.read().gpus
     assert (first.used_bytes, third.used_bytes) == (30 * GIB, 30 * GIB)
     assert (first.read_at, third.read_at) == (1001, 1001)
     assert first.faults == third.faults == ()
@@ -82,36 +88,32 @@ def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, 
     assert "its figures are old" in second.faults[0].message
 
 
-def test_a_hanging_gpu_delays_no_others_and_is_not_queried_again(driver, source, clock, waits, three_gpus):
-    source.open()
-    source.read()
+def test_a_hanging_gpu_delays_no_others_and_is_not_queried_again(driver, read_source, clock, waits):
     driver.hang("*", 1)
-    source.read()
+    read_source.read()
     asked = driver.calls["nvmlDeviceGetMemoryInfo_v2"]
     waits.clear()
     for _ in range(5):
         clock.advance(1)
-        first, second, third = source.read().gpus
+        first, second, third = read_source.read().gpus
         assert waits == []
         assert (first.read_at, third.read_at) == (clock.time, clock.time)
         assert second.read_at == 1000
     assert driver.calls["nvmlDeviceGetMemoryInfo_v2"] == asked + 10
 
 
-def test_a_gpu_that_recovers_is_read_as_before(driver, source, clock, three_gpus):
-    source.open()
-    source.read()
+def test_a_gpu_that_recovers_is_read_as_before(driver, read_source, clock):
     driver.hang("nvmlDeviceGetMemoryInfo", 1)
-    source.read()
+    read_source.read()
     set_used_bytes(driver, 30 * GIB)
     clock.advance(9)
     driver.release()
     until(lambda: not driver.pending_calls["nvmlDeviceGetMemoryInfo_v2"])
-    until(lambda: not source.read().gpus[1].faults)
-    gpu = source.read().gpus[1]
+    until(lambda: not read_source.read().gpus[1].faults)
+    gpu = read_source.read().gpus[1]
     assert (gpu.used_bytes, gpu.read_at) == (30 * GIB, 1009)
     clock.advance(1)
-    assert [gpu.read_at for gpu in source.read().gpus] == [1010, 1010, 1010]
+    assert [gpu.read_at for gpu in read_source.read().gpus] == [1010, 1010, 1010]
 
 
 def test_several_hanging_gpus_are_waited_for_together_and_each_is_named(driver, source, waits, three_gpus):
@@ -160,48 +162,42 @@ def test_a_driver_that_hangs_at_its_start_is_reported_and_used_when_it_recovers(
     assert driver.calls["nvmlInitWithFlags"] == 1
 
 
-def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source, clock, three_gpus):
-    source.open()
-    source.read()
+def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, read_source, clock):
     driver.hang("nvmlDeviceGetCount")
     clock.advance(COUNT_INTERVAL_SECONDS)
-    snapshot = source.read()
+    snapshot = read_source.read()
     assert "nvmlDeviceGetCount has not returned" in snapshot.faults[0].message
     assert [gpu.read_at for gpu in snapshot.gpus] == [clock.time] * 3
     driver.gpus.append(FakeGpu(uuid="GPU-3"))
     driver.release()
-    until(lambda: len(source.read().gpus) == 4)
-    assert source.read().faults == ()
+    until(lambda: len(read_source.read().gpus) == 4)
+    assert read_source.read().faults == ()
 
 
-def test_nvml_is_never_shut_down_while_a_call_is_pending(driver, source, waits, three_gpus):
-    source.open()
-    source.read()
+def test_nvml_is_never_shut_down_while_a_call_is_pending(driver, read_source, waits):
     driver.hang("*", 2)
-    source.read()
+    read_source.read()
     waits.clear()
-    source.close()
+    read_source.close()
     assert waits == []
     assert driver.calls["nvmlShutdown"] == 0
-    source.open()
-    source.read()
-    source.close()
+    read_source.open()
+    read_source.read()
+    read_source.close()
     assert driver.calls["nvmlShutdown"] == 0  # the earlier call is still running
     driver.release()
     until(lambda: not +driver.pending_calls)
-    source.open()
-    source.read()
-    until(lambda: all(thread.idle for thread in source._hung_threads))
-    source.close()
+    read_source.open()
+    read_source.read()
+    until(lambda: all(thread.idle for thread in read_source._hung_threads))
+    read_source.close()
     assert driver.calls["nvmlShutdown"] == 1
     assert driver.calls_interrupted_by_shutdown == []
 
 
-def test_closing_does_not_wait_for_a_shutdown_that_hangs(driver, source, waits, three_gpus):
-    source.open()
-    source.read()
+def test_closing_does_not_wait_for_a_shutdown_that_hangs(driver, read_source, waits):
     hang = driver.hang("nvmlShutdown")
-    source.close()
+    read_source.close()
     ((_, seconds),) = waits
     assert seconds < 1
     hang.set()

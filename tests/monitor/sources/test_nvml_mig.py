@@ -8,19 +8,11 @@ import pytest
 from fake_driver import FakeGpu, FakeMig, FakeProcess
 
 from vramtop.monitor.sources.nvml.mig import LAYOUT_INTERVAL_SECONDS, MIG_MODE_INTERVAL_SECONDS
-from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 
 GIB = 2**30
 ME = os.getpid()
 MIG_CALLS = ("nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId")
-
-
-@pytest.fixture
-def source(driver, clock):
-    source = NvmlSource(clock=clock, now=lambda: 1_800_000_000.0)
-    yield source
-    source.close()
 
 
 def read(source):
@@ -61,11 +53,9 @@ def test_mig_devices_are_read_with_the_memory_of_their_gpu_instance(driver, sour
 @pytest.mark.parametrize(
     "figures", [{"total_bytes": 0, "used_bytes": 0}, {"total_bytes": 10 * GIB, "used_bytes": 11 * GIB}]
 )
-def test_impossible_figures_of_mig_devices_are_not_shown(driver, source, figures):
+def test_impossible_figures_of_mig_devices_are_not_shown(first_reading, driver, figures):
     held = [FakeProcess(ME, GIB, gpu_instance=3)]
-    driver.gpus = [FakeGpu(mig=[FakeMig("MIG-a", 3, 0, **figures), FakeMig("MIG-c", 9)], processes=held)]
-    source.open()
-    gpu = read(source)
+    gpu = first_reading(mig=[FakeMig("MIG-a", 3, 0, **figures), FakeMig("MIG-c", 9)], processes=held)
     assert [(device.total_bytes, device.used_bytes) for device in gpu.mig] == [(None, None), (10 * GIB, GIB)]
     assert gpu.reason("mig") == "the driver's figures for the memory of its MIG devices are implausible"
 
@@ -81,10 +71,8 @@ def test_a_gpu_without_mig_mode_is_queried_once(driver, source, clock):
     assert not any(driver.calls[call] for call in MIG_CALLS)
 
 
-def test_mig_mode_switched_on_later_is_noticed(driver, source, clock, slots):
-    driver.gpus = [FakeGpu(mig=[])]
-    source.open()
-    assert read(source).mig is None
+def test_mig_mode_switched_on_later_is_noticed(first_reading, driver, source, clock, slots):
+    assert first_reading(mig=[]).mig is None
     driver.gpus[0].mig = slots
     assert read(source).mig is None
     clock.advance(MIG_MODE_INTERVAL_SECONDS)
@@ -94,10 +82,8 @@ def test_mig_mode_switched_on_later_is_noticed(driver, source, clock, slots):
     assert read(source).mig is None
 
 
-def test_a_removed_device_is_noticed_at_once_and_a_new_one_soon(driver, source, clock, slots):
-    driver.gpus = [FakeGpu(mig=slots)]
-    source.open()
-    assert len(read(source).mig) == 3
+def test_a_removed_device_is_noticed_at_once_and_a_new_one_soon(first_reading, driver, source, clock, slots):
+    assert len(first_reading(mig=slots).mig) == 3
     listed = driver.calls["nvmlDeviceGetMaxMigDeviceCount"]
     assert len(read(source).mig) == 3
     assert driver.calls["nvmlDeviceGetMaxMigDeviceCount"] == listed
@@ -111,51 +97,41 @@ def test_a_removed_device_is_noticed_at_once_and_a_new_one_soon(driver, source, 
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"])
-def test_an_incomplete_list_of_devices_is_reported(driver, source, slots, function):
-    driver.gpus = [FakeGpu(mig=slots)]
+def test_an_incomplete_list_of_devices_is_reported(first_reading, driver, slots, function):
     driver.fail(function, pynvml.NVML_ERROR_NO_PERMISSION)
-    source.open()
-    gpu = read(source)
+    gpu = first_reading(mig=slots)
     assert gpu.mig == ()
     assert gpu.reason("mig") == "the driver does not let this user read its MIG devices"
     assert gpu.total_bytes
 
 
-def test_an_old_driver_gives_the_memory_in_its_old_form(driver, source, slots):
-    driver.gpus = [FakeGpu(mig=slots)]
+def test_an_old_driver_gives_the_memory_in_its_old_form(first_reading, driver, slots):
     driver.missing = {"nvmlDeviceGetMemoryInfo_v2"}
-    source.open()
-    gpu = read(source)
+    gpu = first_reading(mig=slots)
     assert [device.free_bytes for device in gpu.mig] == [15 * GIB, 15 * GIB, 9 * GIB]
     assert gpu.reason("mig") is None
 
 
-def test_refused_memory_is_unknown_with_a_fault(driver, source, slots):
-    driver.gpus = [FakeGpu(mig=slots)]
+def test_refused_memory_is_unknown_with_a_fault(first_reading, driver, slots):
     driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NO_PERMISSION)
-    source.open()
-    gpu = read(source)
+    gpu = first_reading(mig=slots)
     assert {device.free_bytes for device in gpu.mig} == {None}
     assert gpu.reason("mig") == "the driver does not let this user read the memory of its MIG devices"
 
 
-def test_a_lost_gpu_stays_one_reading(driver, source, slots):
-    driver.gpus = [FakeGpu(mig=slots)]
-    source.open()
-    assert read(source).mig
+def test_a_lost_gpu_stays_one_reading(first_reading, driver, source, slots):
+    assert first_reading(mig=slots).mig
     driver.fail("nvmlDeviceGetMigMode", pynvml.NVML_ERROR_GPU_IS_LOST)
     driver.lose(0)
     gpu = read(source)
     assert (gpu.mig, gpu.faults[0].code) == (None, "GPU_IS_LOST")
 
 
-def test_processes_are_read_per_device_if_those_of_the_gpu_are_refused(driver, source):
+def test_processes_are_read_per_device_if_those_of_the_gpu_are_refused(first_reading, driver, source):
     held = [FakeProcess(ME, GIB, gpu_instance=9), FakeProcess(1, 2 * GIB, gpu_instance=3)]
-    driver.gpus = [FakeGpu(mig=[FakeMig("MIG-a", 3), FakeMig("MIG-c", 9)], processes=held)]
     forbidden = "nvmlDeviceGetComputeRunningProcesses_v3"
     driver.fail_for_whole_gpus(forbidden, pynvml.NVML_ERROR_NO_PERMISSION)
-    source.open()
-    gpu = read(source)
+    gpu = first_reading(mig=[FakeMig("MIG-a", 3), FakeMig("MIG-c", 9)], processes=held)
     assert [(row.pid, row.used_bytes, row.gpu_instance) for row in gpu.processes] == [(1, 2 * GIB, 3), (ME, GIB, 9)]
     assert gpu.reason("processes") is None
     driver.fail(forbidden, pynvml.NVML_ERROR_NO_PERMISSION)
@@ -163,11 +139,10 @@ def test_processes_are_read_per_device_if_those_of_the_gpu_are_refused(driver, s
     assert (gpu.processes, gpu.faults[-1].code) == (None, "NO_PERMISSION")
 
 
-def test_a_process_is_in_its_compute_instance_even_if_only_the_devices_list_it(driver, source, slots):
+def test_a_process_is_in_its_compute_instance_even_if_only_the_devices_list_it(first_reading, driver, source, slots):
     held = [FakeProcess(ME, 2 * GIB, gpu_instance=3, compute_instance=1), FakeProcess(1, GIB, gpu_instance=3)]
-    driver.gpus = [FakeGpu(mig=slots, processes=held)]
-    source.open()
-    assert [(row.pid, row.gpu_instance, row.compute_instance) for row in read(source).processes] == [
+    gpu = first_reading(mig=slots, processes=held)
+    assert [(row.pid, row.gpu_instance, row.compute_instance) for row in gpu.processes] == [
         (ME, 3, 1),
         (1, 3, None),
     ]
@@ -182,55 +157,45 @@ def test_a_process_is_in_its_compute_instance_even_if_only_the_devices_list_it(d
     assert gpu.read_at  # the time of the devices' memory figures
 
 
-def test_lists_are_merged_within_an_instance_and_not_across(driver, source, slots):
+def test_lists_are_merged_within_an_instance_and_not_across(first_reading, slots):
     held = [
         FakeProcess(ME, 2 * GIB, gpu_instance=3),
         FakeProcess(ME, 3 * GIB, lists=("Graphics",), gpu_instance=3),
         FakeProcess(ME, GIB, lists=("MPSCompute",), gpu_instance=9),
     ]
-    driver.gpus = [FakeGpu(mig=slots, processes=held)]
-    source.open()
-    assert [(row.gpu_instance, row.used_bytes, row.kinds) for row in read(source).processes] == [
+    gpu = first_reading(mig=slots, processes=held)
+    assert [(row.gpu_instance, row.used_bytes, row.kinds) for row in gpu.processes] == [
         (3, 3 * GIB, ("compute", "graphics")),
         (9, GIB, ("mps",)),
     ]
 
 
-def test_an_entry_without_an_instance_is_the_same_process(driver, source, slots):
+def test_an_entry_without_an_instance_is_the_same_process(first_reading, slots):
     held = [FakeProcess(ME, 2 * GIB), FakeProcess(ME, GIB, lists=("Graphics",), gpu_instance=9)]
-    driver.gpus = [FakeGpu(mig=slots, processes=held)]
-    source.open()
-    assert [(row.gpu_instance, row.used_bytes) for row in read(source).processes] == [(9, 2 * GIB)]
+    (row,) = first_reading(mig=slots, processes=held).processes
+    assert (row.gpu_instance, row.used_bytes) == (9, 2 * GIB)
 
 
-def test_no_process_holds_more_than_its_instance(driver, source, slots):
-    driver.gpus = [FakeGpu(mig=slots, processes=[FakeProcess(ME, 30 * GIB, gpu_instance=3)])]
-    source.open()
-    (row,) = read(source).processes
+def test_no_process_holds_more_than_its_instance(first_reading, slots):
+    (row,) = first_reading(mig=slots, processes=[FakeProcess(ME, 30 * GIB, gpu_instance=3)]).processes
     assert (row.used_bytes, row.note) == (None, "reported memory exceeds the GPU's")
 
 
-def test_a_reused_device_handle_is_detected_by_its_memory(driver, source, slots):
-    driver.gpus = [FakeGpu(mig=slots)]
-    source.open()
-    read(source)
+def test_a_reused_device_handle_is_detected_by_its_memory(first_reading, source, slots):
+    first_reading(mig=slots)
     slots[3] = FakeMig("MIG-z", 9, total_bytes=20 * GIB, name="NVIDIA A100-SXM4-80GB MIG 2g.20gb")
     device = read(source).mig[-1]
     assert (device.uuid, device.profile, device.total_bytes) == ("MIG-z", "2g.20gb", 20 * GIB)
 
 
-def test_mig_mode_switched_off_leaves_no_devices(driver, source, slots):
-    driver.gpus = [FakeGpu(mig=slots)]
-    source.open()
-    assert read(source).mig
+def test_mig_mode_switched_off_leaves_no_devices(first_reading, driver, source, slots):
+    assert first_reading(mig=slots).mig
     driver.gpus[0].mig = []
     driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_INVALID_ARGUMENT)
     driver.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_INVALID_ARGUMENT)
     assert read(source).mig is None
 
 
-def test_names_of_mig_devices_have_no_control_characters(driver, source):
-    driver.gpus = [FakeGpu(mig=[FakeMig("MIG-\x1b]0;x\x07a", 3, name="A MIG 1g\x1b[31m.10gb\u202e")])]
-    source.open()
-    (device,) = read(source).mig
+def test_names_of_mig_devices_have_no_control_characters(first_reading):
+    (device,) = first_reading(mig=[FakeMig("MIG-\x1b]0;x\x07a", 3, name="A MIG 1g\x1b[31m.10gb\u202e")]).mig
     assert (device.uuid, device.profile) == ("MIG-a", "1g.10gb")

@@ -6,25 +6,12 @@ import pynvml
 import pytest
 from fake_driver import FakeGpu, FakeMig, FakeProcess
 
-from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
-from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+from vramtop.monitor.snapshot.demand import Demand
 
 GIB = 2**30
 ME, PARENT = os.getpid(), os.getppid()
 BOTH = frozenset({"sm_percent", "bandwidth_percent"})
 CALL = "nvmlDeviceGetProcessUtilization"
-
-
-@pytest.fixture
-def demand():
-    return CurrentDemand()
-
-
-@pytest.fixture
-def source(driver, clock, demand):
-    source = NvmlSource(clock=clock, demand=demand)
-    yield source
-    source.close()
 
 
 def figures(source):

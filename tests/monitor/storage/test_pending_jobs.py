@@ -3,13 +3,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from builders import make_budget, make_gpu, make_snapshot, make_watchlist
+from builders import make_board, make_budget, make_gpu, make_snapshot, make_watchlist
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.storage.pending_jobs import PendingJobs
 
 JOBS = tuple(
@@ -64,22 +63,18 @@ def test_unreadable_entries_are_reported_and_kept(kept: PendingJobs) -> None:
 
 def test_a_watchlist_reports_added_and_removed_pending_jobs() -> None:
     told: list[tuple[str, str | None]] = []
-    watchlist = Watchlist(
-        make_budget,
+    watchlist = make_watchlist(
+        pending=[JOBS[0], JOBS[0]],
         on_pending_added=lambda job: told.append(("pend", job.name)),
         on_pending_removed=lambda job: told.append(("unpend", job.name)),
     )
-    watchlist.add_pending(JOBS[0])
-    watchlist.add_pending(JOBS[0])
     watchlist.remove_pending(JOBS[1])
     watchlist.remove_pending(JOBS[0])
     assert told == [("pend", "first"), ("unpend", "first")]
 
 
 def test_reserved_memory_is_not_available_to_pending_jobs() -> None:
-    waits = Job(name="waits", model=ModelSpec(id="gpt2"))
-    watchlist = make_watchlist(pending=[waits], reserved_bytes=lambda _: {0: 50 * GIB})
-    board = watchlist.update(make_snapshot([make_gpu(0)]))
+    board = make_board([make_gpu(0)], pending=["waits"], reserved_bytes=lambda _: {0: 50 * GIB})
     row = board.pending[0]
     assert row.fit.verdict == "does_not_fit"
     assert row.fit.gpus[0].device.committed_bytes == board.committed[0] == 50 * GIB
@@ -108,9 +103,7 @@ def test_a_pending_job_must_also_fit_the_host() -> None:
     assert need is not None
 
     def verdict(available: int | None) -> str:
-        watchlist = Watchlist(lambda job: replace(make_budget(job), host=need), host_memory=lambda _: available)
-        watchlist.add_pending(Job(name="waits", model=ModelSpec(id="gpt2")))
-        row = watchlist.update(make_snapshot([make_gpu(0)])).pending[0]
-        return row.fit.verdict
+        options = {"estimate": lambda job: replace(make_budget(job), host=need), "host_memory": lambda _: available}
+        return make_board([make_gpu(0)], pending=["waits"], **options).pending[0].fit.verdict
 
     assert [verdict(size) for size in (None, 64 * GIB, GIB // 2)] == ["fits", "fits", "does_not_fit"]

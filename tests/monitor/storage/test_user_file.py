@@ -82,15 +82,14 @@ def refusal(path: Path) -> str:
     return caught.value.message
 
 
-def test_without_a_home_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_folder_nothing_is_written(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vramtop.monitor.storage.user_file.user_data_dir", lambda name: f"~/.local/share/{name}")
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(CannotTellError, match="set HOME or XDG_DATA_HOME"):
         data_file("pending.json")
     said: list[str] = []
     assert PendingJobs(notify=said.append).load() == ()
     assert said
-    assert not list(tmp_path.iterdir())
+    assert not list(in_folder.iterdir())
 
 
 FULL = """

@@ -7,8 +7,16 @@ from typing import Any
 
 import psutil
 import pytest
-from builders import ScriptedSource, make_budget, make_device, make_gpu, make_process, make_snapshot
-from screen_host import screen_text
+from builders import (
+    make_budget,
+    make_device,
+    make_gpu,
+    make_process,
+    make_snapshot,
+    make_watchlist,
+    no_job,
+)
+from screen_host import app_of, screen_text
 from textual.widgets import Input
 from waiting import until_shown
 
@@ -21,15 +29,14 @@ from vramtop.monitor.board.board import PendingRow
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions, Notices
+from vramtop.tui.app.options import Notices
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.attach.screen import AttachScreen
 from vramtop.tui.screens.dashboard.screen import pending_line
 
 
 def make_app(**options: Any) -> VramtopApp:
-    watchlist = Watchlist(lambda job: pytest.fail("no job is known"))
-    return VramtopApp(ScriptedSource([make_snapshot([make_gpu()])]), watchlist, AppOptions(**options))
+    return app_of([make_snapshot([make_gpu()])], make_watchlist(estimate=no_job), **options)
 
 
 async def test_a_chosen_theme_is_saved() -> None:
@@ -62,13 +69,12 @@ async def test_notices_from_before_the_dashboard_opens_are_shown_once_it_is_open
         assert [note.message for note in app._notifications] == ["first", "second"]
 
 
-async def test_a_screenshot_is_saved_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+async def test_a_screenshot_is_saved_in_the_working_directory(in_folder: Path) -> None:
     app = make_app()
     async with app.run_test() as pilot:
         app.action_screenshot()
         await until_shown(pilot, lambda: app._notifications)
-        assert [path.suffix for path in tmp_path.iterdir()] == [".svg"]
+        assert [path.suffix for path in in_folder.iterdir()] == [".svg"]
 
 
 def test_a_job_of_the_command_line_is_pending_while_the_dashboard_is_open(opened, tmp_path) -> None:
@@ -97,8 +103,7 @@ def open_app(*processes: psutil.Process, enabled: bool = True) -> VramtopApp:
     ]
     watchlist = Watchlist(estimate)
     attach = AutomaticAttach(watchlist, enabled=enabled)
-    source = ScriptedSource([make_snapshot([make_gpu(0, held)])])
-    return VramtopApp(source, watchlist, AppOptions(interval=0.05, attach=attach))
+    return app_of([make_snapshot([make_gpu(0, held)])], watchlist, interval=0.05, attach=attach)
 
 
 async def test_a_training_process_gets_its_budget(start) -> None:
@@ -146,10 +151,7 @@ async def test_each_change_of_fit_is_told_once() -> None:
         make_snapshot([make_gpu(0, free_bytes=each * GIB), make_gpu(1, free_bytes=each * GIB)], time=2_000.0 + at)
         for at, each in enumerate(free)
     ]
-    watchlist = Watchlist(make_budget)
-    for job in (JOB, other):
-        watchlist.add_pending(job)
-    app = VramtopApp(ScriptedSource(looks), watchlist, AppOptions(interval=0.05))
+    app = app_of(looks, make_watchlist(pending=[JOB, other]), interval=0.05)
     async with app.run_test(size=(100, 30)) as pilot:
         said = 2 * ["sft; rm fits now"] + 2 * ["sft; rm no longer fits"]
         await until_shown(pilot, lambda: len(app._notifications) >= len(said))

@@ -41,9 +41,8 @@ def sleeper(start_python) -> subprocess.Popen[str]:
 
 
 @pytest.fixture
-def app(sleeper: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ViewOnlyApp:
+def app(sleeper: subprocess.Popen[bytes], in_folder: Path) -> ViewOnlyApp:
     """The app on a machine where a run trains in a real process of this user."""
-    monkeypatch.chdir(tmp_path)
     start = start_time_of(sleeper.pid)
     snapshot = make_snapshot([make_gpu(0, [make_process(sleeper.pid, start_time=start)])])
     run = WatchedJob(job=Job(name="sft", model=ModelSpec(id="gpt2")), pids=((sleeper.pid, start),))

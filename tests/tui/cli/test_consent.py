@@ -35,15 +35,13 @@ SECONDS = 4.0
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(in_folder: Path, own_cache: Path) -> Path:
     """The current folder, with a job file."""
-    python = tmp_path / "python"
-    write_program(tmp_path / "train.py")
-    (tmp_path / "job.toml").write_text(f'[program]\ncommand = "{python} train.py"\n')
-    (tmp_path / "log").write_text(LOG)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path
+    python = in_folder / "python"
+    write_program(in_folder / "train.py")
+    (in_folder / "job.toml").write_text(f'[program]\ncommand = "{python} train.py"\n')
+    (in_folder / "log").write_text(LOG)
+    return in_folder
 
 
 def write_program(file: Path) -> None:

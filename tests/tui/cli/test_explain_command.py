@@ -128,8 +128,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     assert explained("-")["failure"]["rank"] == 1
 
 
-def test_the_launch_line_of_the_log_is_the_job_if_it_can_be_read(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_launch_line_of_the_log_is_the_job_if_it_can_be_read(in_folder) -> None:
     Path("train.py").write_text(
         "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
         "model = AutoModelForCausalLM.from_pretrained('gpt2')\n"

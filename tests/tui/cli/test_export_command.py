@@ -28,8 +28,7 @@ GIB = 2**30
         (["--interval", "0"], "--interval"),
     ],
 )
-def test_mistakes_are_one_sentence(words: list[str], sentence: str, monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_mistakes_are_one_sentence(words: list[str], sentence: str, in_folder: Path) -> None:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     hook = sys.modules["threading"].excepthook  # type: ignore[attr-defined]
     try:
@@ -41,7 +40,7 @@ def test_mistakes_are_one_sentence(words: list[str], sentence: str, monkeypatch,
     assert output.out == ""
     assert sentence in output.err
     assert output.err.count("\n") == 1
-    assert not list(tmp_path.iterdir())
+    assert not list(in_folder.iterdir())
 
 
 def test_rules_and_dashboard_are_printed() -> None:

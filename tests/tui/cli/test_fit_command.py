@@ -56,10 +56,9 @@ Trainer(model=model, args=args, train_dataset=data).train()
 
 
 @pytest.mark.parametrize("line", ["env CUDA_VISIBLE_DEVICES=0 python plain.py", "python own.py"])
-def test_the_job_is_judged_on_the_gpus_that_it_chooses(run_fit, tmp_path, monkeypatch, line) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "plain.py").write_text(SCRIPT)
-    (tmp_path / "own.py").write_text(SCRIPT.replace("os\n", "os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'\n", 1))
+def test_the_job_is_judged_on_the_gpus_that_it_chooses(run_fit, in_folder, line) -> None:
+    (in_folder / "plain.py").write_text(SCRIPT)
+    (in_folder / "own.py").write_text(SCRIPT.replace("os\n", "os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'\n", 1))
     job = ["--seq-len", "512", "--", *shlex.split(line)]
     code, said, _ = run_fit(*job, free=(0.5, 70))
     assert (code, [gpu["index"] for gpu in said["gpus"]]) == (1, [0])
@@ -69,9 +68,8 @@ def test_the_job_is_judged_on_the_gpus_that_it_chooses(run_fit, tmp_path, monkey
     assert "The job does not use all of GPU 1, which --gpu names." in said["notes"]
 
 
-def test_a_choice_that_is_not_known_is_a_note(run_fit: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "plain.py").write_text(SCRIPT)
+def test_a_choice_that_is_not_known_is_a_note(run_fit: Answer, in_folder: Path) -> None:
+    (in_folder / "plain.py").write_text(SCRIPT)
     code, said, _ = run_fit("--seq-len", "512", "--", *shlex.split("srun -n 1 --gpus 1 python plain.py"))
     assert (code, len(said["gpus"])) == (0, 3)
     assert "--gpus of srun is '1': the job's GPUs are not known before it starts." in said["notes"]
@@ -145,18 +143,16 @@ def test_a_device_map_spreads_a_model_over_the_gpus_that_its_process_finds(run_f
         assert not any("nn.DataParallel" in each for each in said["budget"]["warnings"])
 
 
-def test_a_tool_that_stops_with_more_gpus_than_processes_is_noted(run_fit, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "x.yaml").write_text("model_name_or_path: gpt2\nstage: sft\nbf16: true\ncutoff_len: 512\n")
+def test_a_tool_that_stops_with_more_gpus_than_processes_is_noted(run_fit, in_folder) -> None:
+    (in_folder / "x.yaml").write_text("model_name_or_path: gpt2\nstage: sft\nbf16: true\ncutoff_len: 512\n")
     for gpus, stops in (("4xh100", True), ("1xh100", False)):
         _, said, _ = run_fit("--gpu-type", gpus, "--", "python", "src/train.py", "x.yaml")
         assert any("stops where one process finds 4 GPUs" in each for each in said["notes"]) == stops
 
 
-def test_a_tool_that_starts_one_process_per_gpu_is_counted_on_all(run_fit, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_tool_that_starts_one_process_per_gpu_is_counted_on_all(run_fit, in_folder) -> None:
     text = "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: full\nbf16: true\ncutoff_len: 512\n"
-    (tmp_path / "x.yaml").write_text(text)
+    (in_folder / "x.yaml").write_text(text)
     for gpus, strategy, ranks in (("4xh100", "ddp", 4), ("1xh100", "none", 1)):
         _, said, _ = run_fit("--gpu-type", gpus, "--", "llamafactory-cli", "train", "x.yaml")
         parallel = said["budget"]["job"].get("parallel", {})

@@ -104,8 +104,7 @@ def test_a_launch_line_may_go_without_dashes(line: str, at: int | None) -> None:
     assert before_launch_line(line.split()) == at
 
 
-def test_a_launch_line_without_dashes_is_read_like_one_with_them(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_launch_line_without_dashes_is_read_like_one_with_them(in_folder: Path) -> None:
     said = []
     for words in (["fit", "python", "train.py"], ["fit", "--", "python", "train.py"]):
         said.append(vramtop(*words, code=2))
@@ -171,9 +170,8 @@ def test_a_mistake_is_one_sentence_that_says_what_may_be_meant(words: list[str],
     assert len(printed.err.splitlines()) == 1
 
 
-def test_a_file_that_is_no_job_is_told_what_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "train.log").write_text("loss 1.0\n")
-    monkeypatch.chdir(tmp_path)
+def test_a_file_that_is_no_job_is_told_what_reads_it(in_folder: Path) -> None:
+    (in_folder / "train.log").write_text("loss 1.0\n")
     assert vramtop("train.log", code=2).err == (
         "vramtop: train.log is neither a recording nor a job file, which ends in .toml, .yaml, .yml or .json; "
         "vramtop explain train.log reads a log or a memory snapshot\n"
@@ -181,9 +179,8 @@ def test_a_file_that_is_no_job_is_told_what_reads_it(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz"])
-def test_a_recording_is_told_how_it_is_played(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / name).write_text("")
-    monkeypatch.chdir(tmp_path)
+def test_a_recording_is_told_how_it_is_played(name: str, in_folder: Path) -> None:
+    (in_folder / name).write_text("")
     error = vramtop(name, code=2).err
     assert f"vramtop --replay {name}" in error
     assert "neither a recording" not in error
@@ -196,13 +193,12 @@ def test_a_recording_is_told_how_it_is_played(name: str, tmp_path: Path, monkeyp
         *(["report", "history"], ["doctor"], ["config"], ["completion", "bash"]),
     ],
 )
-def test_a_command_that_is_about_no_job_refuses_a_launch_line(words, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_command_that_is_about_no_job_refuses_a_launch_line(words, in_folder) -> None:
     printed = vramtop(*words, "--", "python", "train.py", code=2)
     assert printed.out == ""
     assert printed.err.startswith(f"vramtop: {words[0]} ")
     assert "takes no launch line" in printed.err
-    assert not list(tmp_path.iterdir())
+    assert not list(in_folder.iterdir())
 
 
 def test_the_rest_of_the_line_after_exec_is_left_as_it_is() -> None:

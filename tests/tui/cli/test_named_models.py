@@ -33,8 +33,7 @@ def test_the_answer_is_a_rehearsal() -> None:
     assert "and fits on GPU 0 (rehearsed)" in vramtop("preflight", "whisper-tiny", "--gpu-type", "h100", code=0).out
 
 
-def test_a_job_file_may_have_such_a_model(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_job_file_may_have_such_a_model(in_folder: Path) -> None:
     text = '[model]\nid = "openai/whisper-small"\n[training]\nmicro_batch = 6\n'
     Path("job.toml").write_text(text, encoding="utf-8")
     script = vramtop("program", "job.toml", "--lora", "8", code=0).out

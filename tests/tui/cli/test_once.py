@@ -3,12 +3,11 @@
 import time
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
+from builders import make_board, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 from command_line import vramtop
 
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.cli.board_json import board_json
 from vramtop.tui.cli.board_text import board_lines
 from vramtop.tui.cli.display_options import display_filter
@@ -57,17 +56,16 @@ def test_long_lines_are_cut_on_a_terminal_and_kept_in_a_pipe(board) -> None:
 def test_a_narrow_terminal_shows_which_program_a_process_runs_and_no_memory_of_0_gib(width: int, status: str) -> None:
     run = make_run("tune", 1, missing=("training.sequence_length",))
     gpu = make_gpu(0, [make_process(1, 40, command="python train.py")], used_bytes=40 * 2**30 + 50_000_000)
-    board = make_watchlist(run).update(make_snapshot([gpu]))
+    board = make_board([gpu], run)
     lines = once_lines(board, width=width, unlimited_width=False)
     assert lines[3:] == [f"pid 1 ana GPU 0 40.0 GiB budget ?40.0 {status} python train.py"]
 
 
 def test_the_command_line_chooses_what_is_displayed_and_what_is_hidden_is_said() -> None:
     options = build_parser().parse_args(["--once", "--user", "ana,bo", "--gpu", "0,2-3"])
-    watchlist = Watchlist(estimate=make_budget, display_filter=display_filter(options))
     processes = [make_process(1, 60), make_process(2, 8, user="eve"), make_process(3, 4, user="bo")]
     gpus = [make_gpu(0, processes), make_gpu(1, [make_process(4, 7)]), make_gpu(2), make_gpu(3)]
-    board = watchlist.update(make_snapshot(gpus))
+    board = make_board(gpus, display_filter=display_filter(options))
     lines = once_lines(board)
     assert [line[:6] for line in lines if line.startswith("GPU") and "in use" in line] == ["GPU 0 ", "GPU 2 ", "GPU 3 "]
     assert "GPU 0 NVIDIA H100 80GB HBM3 73.0 of 80.0 GiB in use 6.5 free util 98 % 412 W 63 C" in lines

@@ -87,8 +87,7 @@ def test_another_users_link_is_not_followed(name: str, where: str, tmp_path: Pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
-async def test_a_picture_is_not_saved_through_another_users_link(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+async def test_a_picture_is_not_saved_through_another_users_link(in_folder) -> None:
     Path("own.svg").write_text("root's own")
     Path("picture.svg").symlink_to("own.svg")
     os.lchown("picture.svg", 65534, 65534)

@@ -7,8 +7,7 @@ from command_line import vramtop
 from json_schemas import valid_json
 
 
-def test_the_script_is_printed_written_or_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_script_is_printed_written_or_json(in_folder: Path) -> None:
     words = ["program", "llama-3.2-1b", "--lora", "8", "--ddp", "2"]
     script = vramtop(*words, code=0).out
     assert "    r=8,\n" in script
@@ -35,6 +34,5 @@ def test_the_script_is_printed_written_or_json(tmp_path: Path, monkeypatch: pyte
         (["gpt2", "--out", "absent/t.py"], 2, "absent/t.py: cannot be written: No such file or directory"),
     ],
 )
-def test_what_has_no_script_is_a_sentence(words, code, said, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_has_no_script_is_a_sentence(words, code, said, in_folder) -> None:
     assert said in vramtop("program", *words, code=code).err

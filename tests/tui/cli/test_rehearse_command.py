@@ -28,8 +28,7 @@ for step in range(5):
 """
 
 
-def test_a_program_is_rehearsed_for_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_program_is_rehearsed_for_a_card(in_folder: Path) -> None:
     Path("train.py").write_text(PROGRAM)
     command = ["--", sys.executable, "train.py"]
     out = vramtop("rehearse", "--gpu-type", "4090", *command, code=0).out
@@ -45,7 +44,7 @@ def test_a_program_is_rehearsed_for_a_card(tmp_path: Path, monkeypatch: pytest.M
     assert found["job"] == {
         "program": {
             "command": shlex.join([sys.executable, "train.py"]),
-            "folder": str(tmp_path.resolve()),
+            "folder": str(in_folder.resolve()),
             "gpus": 1,
             "offline": False,
             "steps": 2,
@@ -54,7 +53,7 @@ def test_a_program_is_rehearsed_for_a_card(tmp_path: Path, monkeypatch: pytest.M
     }
     assert found["rehearsal"]["optimizer_steps"] == {"Adam": 2}
     assert found["model"]["trainable_parameters"] == 1024 * 8192 + 8192 + 81930
-    assert found["largest"][0]["line"] == f"{tmp_path.resolve()}/train.py:6"
+    assert found["largest"][0]["line"] == f"{in_folder.resolve()}/train.py:6"
     assert {"inputs", "other_models"} <= found["peak"]["components"].keys()
     backward = next(phase for phase in found["phases"] if phase["name"] == "backward")
     assert sum(backward["components"].values()) - backward["components"]["context"] == backward["allocated_bytes"]
@@ -64,8 +63,7 @@ def test_a_program_is_rehearsed_for_a_card(tmp_path: Path, monkeypatch: pytest.M
     assert low < found["peak"]["device_bytes"] < high
 
 
-def test_what_cannot_be_rehearsed_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_cannot_be_rehearsed_is_a_sentence(in_folder: Path) -> None:
     Path("train.py").write_text("print('so far')\nraise ValueError('no data in /data')\n")
     assert "no command given; write: vramtop rehearse -- python train.py" in vramtop("rehearse", code=2).err
     assert "other.py: no such file" in vramtop("rehearse", "--", sys.executable, "other.py", code=2).err
@@ -74,8 +72,7 @@ def test_what_cannot_be_rehearsed_is_a_sentence(tmp_path: Path, monkeypatch: pyt
     assert err.endswith("at train.py:2: ValueError: no data in /data\n")
 
 
-def test_a_launch_line_whose_script_was_read_is_told_of_the_rehearsal(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_launch_line_whose_script_was_read_is_told_of_the_rehearsal(in_folder) -> None:
     text = """
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM
@@ -96,8 +93,7 @@ for batch in DataLoader(data(), batch_size=8, {collate}):
 
 
 @pytest.mark.slow
-def test_a_rehearsed_program_is_judged_as_a_job_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_rehearsed_program_is_judged_as_a_job_is(in_folder: Path) -> None:
     Path("train.py").write_text(PROGRAM)
     command = ["--rehearse", "--", sys.executable, "train.py"]
     assert "FITS  needs 1.2 GiB and fits on GPU 0" in vramtop("fit", "--gpu-type", "4090", *command, code=0).out
@@ -122,8 +118,7 @@ def test_a_job_file_may_name_a_program(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_who_asks_for_a_rehearsal_gets_one_and_others_the_one_that_is_kept(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_who_asks_for_a_rehearsal_gets_one_and_others_the_one_that_is_kept(in_folder) -> None:
     Path("train.py").write_text(PROGRAM)
     line = ["--json", "--gpu-type", "4090", "--", sys.executable, "train.py"]
 

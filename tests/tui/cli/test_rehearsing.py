@@ -38,13 +38,11 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(in_folder: Path, own_cache: Path) -> Path:
     """The current folder, with both programs."""
-    (tmp_path / "train.py").write_text(UNREAD)
-    (tmp_path / "open.py").write_text(OPEN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path
+    (in_folder / "train.py").write_text(UNREAD)
+    (in_folder / "open.py").write_text(OPEN)
+    return in_folder
 
 
 @pytest.fixture

@@ -7,10 +7,7 @@ from command_line import vramtop
 from eventful_recording import write_recording
 from json_schemas import valid_json
 
-
-@pytest.fixture(autouse=True)
-def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_folder")
 
 
 def test_a_recording_becomes_a_file_beside_nothing_else(tmp_path: Path) -> None:

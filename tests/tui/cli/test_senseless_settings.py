@@ -12,9 +12,8 @@ WRONG = "--per_device_train_batch_size on the command line is -1, which is not a
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(SCRIPT)
+def script(in_folder: Path) -> str:
+    (in_folder / "train.py").write_text(SCRIPT)
     return "train.py"
 
 

@@ -1,12 +1,11 @@
 """Servers' budgets have words of their own: a KV cache in place of activations."""
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import make_board, make_budget, make_gpu, make_process, make_run
 
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import Inference, ModelSpec, Training
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.draw.gpu_bars import budget_cells
 from vramtop.tui.draw.palette import COMPONENTS, component_mark
 
@@ -27,11 +26,9 @@ def test_only_servers_have_a_cache() -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_bars_of_servers_show_their_cache(jobs: int) -> None:
-    watchlist = Watchlist(estimate)
-    for pid in range(1, jobs + 1):
-        watchlist.add_run(make_run(server(0.3 + pid / 100), pid))
+    runs = [make_run(server(0.3 + pid / 100), pid) for pid in range(1, jobs + 1)]
     processes = [make_process(pid, 20) for pid in range(1, jobs + 1)]
-    (gpu,) = watchlist.update(make_snapshot([make_gpu(0, processes)])).gpus
+    (gpu,) = make_board([make_gpu(0, processes)], *runs, estimate=estimate).gpus
     cells = budget_cells(gpu, 80)
     assert cells is not None
     assert "KV cache" in "".join(cell.char for cell in cells)

@@ -51,9 +51,8 @@ def test_only_changed_settings_of_a_job_file_are_listed(tmp_path):
     assert read_back(text) == job
 
 
-def test_changes_to_a_launch_line_are_listed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("from transformers import Trainer\n")
+def test_changes_to_a_launch_line_are_listed(in_folder):
+    (in_folder / "train.py").write_text("from transformers import Trainer\n")
     line = "python train.py --model_name_or_path gpt2 --per_device_train_batch_size 4 --max_length 512 --output_dir out"
     source = load_from_text(line)
     job = with_changes(source.job, {"training.micro_batch": 2, "training.sequence_length": 256})

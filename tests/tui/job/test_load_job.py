@@ -19,10 +19,9 @@ LINE = (
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("from trl import SFTTrainer\n")
-    return tmp_path
+def folder(in_folder):
+    (in_folder / "train.py").write_text("from trl import SFTTrainer\n")
+    return in_folder
 
 
 def test_a_job_file_is_loaded_with_its_settings(folder):
@@ -96,13 +95,12 @@ def test_defaults_of_the_tool_are_named_as_assumed():
     assert "training.micro_batch" not in note
 
 
-def test_a_program_without_a_model_that_can_be_read_is_one_to_rehearse(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("import torch\ntorch.nn.Linear(2, 2).cuda()\n")
+def test_a_program_without_a_model_that_can_be_read_is_one_to_rehearse(in_folder):
+    (in_folder / "train.py").write_text("import torch\ntorch.nn.Linear(2, 2).cuda()\n")
     for text in ("train.py", "python train.py", "vramtop rehearse -- python train.py", "rehearse python train.py"):
         job = load_from_text(text).job
-        assert (job.program.command, job.program.folder) == ("python train.py", str(tmp_path.resolve()))
-    (tmp_path / "train.sh").write_text("echo")
+        assert (job.program.command, job.program.folder) == ("python train.py", str(in_folder.resolve()))
+    (in_folder / "train.sh").write_text("echo")
     with pytest.raises(InputError):
         load_from_text("./train.sh --batch 3")
 
@@ -134,9 +132,8 @@ def test_a_line_that_trains_on_audio_is_told_at_once_that_only_its_program_knows
         ("nohup {} > log 2>&1 &", ("gpt2", 4, None)),
     ],
 )
-def test_a_whole_line_of_the_shell_or_of_vramtop_may_be_pasted(text, expected, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(
+def test_a_whole_line_of_the_shell_or_of_vramtop_may_be_pasted(text, expected, in_folder):
+    (in_folder / "train.py").write_text(
         "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
         'model = AutoModelForCausalLM.from_pretrained("gpt2")\n'
         'Trainer(model, TrainingArguments("out", per_device_train_batch_size=4)).train()\n'
@@ -148,8 +145,7 @@ def test_a_whole_line_of_the_shell_or_of_vramtop_may_be_pasted(text, expected, t
     assert program.data == ("synthetic" if "--data" in text else None)
 
 
-def test_a_rehearsed_program_is_copied_as_the_command_that_judges_it(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_rehearsed_program_is_copied_as_the_command_that_judges_it(in_folder):
     loaded = load_from_text("rehearse python train.py --lr 1")
     changes = {"program.steps": 2, "target.gpu": "rtx-4090", "program.command": "python train.py --lr 2"}
     job = with_changes(loaded.job, changes)

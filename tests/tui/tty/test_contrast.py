@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 from rich.cells import cell_len
 from rich.color import ColorType
 from rich.segment import Segment
 from rich.style import Style
+from screen_host import app_of
 from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import BUILTIN_THEMES
@@ -15,10 +16,8 @@ from waiting import until_shown
 
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import Fault
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
 from vramtop.tui.app.themes import DEFAULT_THEME, THEMES
 from vramtop.tui.draw.colours import BLACK, WHITE, contrast, parse_hex
 from vramtop.tui.draw.palette import CHECKS, COMPONENTS, STATUSES, VERDICTS
@@ -49,15 +48,13 @@ class Listener(LineFilter):
 def open_app(**options) -> VramtopApp:
     """Make a dashboard with a job of each status, pending jobs, a fault and an anomaly."""
     jobs = {name: Job(name=name, model=ModelSpec(id="meta-llama/Llama-3.1-8B")) for name in NEEDS}
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=NEEDS[job.label]))
-    for pid, name in enumerate(("over", "right", "under"), start=1):
-        watchlist.add_run(make_run(jobs[name], pid))
-    for name in ("waits", "small"):
-        watchlist.add_pending(jobs[name])
+    runs = [make_run(jobs[name], pid) for pid, name in enumerate(("over", "right", "under"), start=1)]
+    waiting = [jobs[name] for name in ("waits", "small")]
+    watchlist = make_watchlist(*runs, pending=waiting, estimate=lambda job: make_budget(job, device=NEEDS[job.label]))
     fault = Fault(field="temperature_c", code="UNKNOWN", message="GPU 2 does not tell its temperature")
     gpus = [make_gpu(at, [make_process(at + 1, 40), make_process(at + 11, 5)]) for at in range(3)]
     snapshot = make_snapshot([*gpus, make_gpu(3)], faults=(fault,))
-    app = VramtopApp(ScriptedSource([snapshot]), watchlist, AppOptions(**({"interval": 0.25} | options)))
+    app = app_of([snapshot], watchlist, **options)
     theirs = app.get_line_filters
 
     def with_listener() -> list[LineFilter]:

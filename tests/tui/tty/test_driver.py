@@ -63,15 +63,14 @@ def test_a_closed_terminal_ends_the_dashboard_even_under_nohup(on_terminal, shel
 
 
 @pytest.mark.slow
-def test_a_recording_is_complete_after_the_terminal_was_closed(demo, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_recording_is_complete_after_the_terminal_was_closed(demo, in_folder) -> None:
     dashboard = demo()
     dashboard.type("r")
     dashboard.wait_for("recording")
-    dashboard.until(lambda: any(path.stat().st_size > 200 for path in tmp_path.glob("*.gz")))  # its first reading
+    dashboard.until(lambda: any(path.stat().st_size > 200 for path in in_folder.glob("*.gz")))  # its first reading
     dashboard.hang_up()
     until(dashboard.has_ended)
-    (path,) = tmp_path.glob("*.jsonl.gz")
+    (path,) = in_folder.glob("*.jsonl.gz")
     assert all(json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines())
     source = ReplaySource(path)
     source.open()

@@ -92,7 +92,7 @@ def test_old_4_bit_layers_keep_their_inputs_and_those_of_the_micro_batch_before(
 
     def forward(software: dict[str, str]) -> int:
         budget = estimate(job(targets, quantization="nf4", software=software, micro_batch=2))
-        return next(phase.components.activations for phase in budget.phases if phase.name == "forward")
+        return budget.phase("forward").components.activations
 
     today = forward({})
     once = (2 * per_layer + 2 * HIDDEN) * tokens  # two blocks, and the head

@@ -196,16 +196,15 @@ def test_a_device_map_is_a_rule_or_a_table(tmp_path):
         with_changes(job, {"parallel.tensor": 2})
 
 
-def test_a_program_is_saved_with_its_folder_and_read_again(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_program_is_saved_with_its_folder_and_read_again(in_folder):
     job = Job(program=Program(command="python train.py --lr 1", steps=2))
-    save_job(job, tmp_path / "job.toml")
-    found = load_job(tmp_path / "job.toml")
-    folder, file = str(tmp_path.resolve()), str(tmp_path / "job.toml")
+    save_job(job, in_folder / "job.toml")
+    found = load_job(in_folder / "job.toml")
+    folder, file = str(in_folder.resolve()), str(in_folder / "job.toml")
     assert found.program == Program(command="python train.py --lr 1", folder=folder, steps=2, file=file)
-    save_job(found, tmp_path / "copy.toml")
-    assert "job.toml" not in (tmp_path / "copy.toml").read_text()  # the copy is a file of its own
-    assert "[training]" not in (tmp_path / "job.toml").read_text()
+    save_job(found, in_folder / "copy.toml")
+    assert "job.toml" not in (in_folder / "copy.toml").read_text()  # the copy is a file of its own
+    assert "[training]" not in (in_folder / "job.toml").read_text()
     assert found.label == "train.py"
 
 
@@ -253,14 +252,13 @@ def test_defaults_are_written_out_so_that_later_ones_change_nothing():
     assert "[software]" not in text
 
 
-def test_a_relative_folder_is_written_as_an_absolute_one(tmp_path, monkeypatch):
-    (tmp_path / "models" / "mine").mkdir(parents=True)
-    (tmp_path / "models" / "mine" / "config.json").write_text("{}")
-    monkeypatch.chdir(tmp_path)
+def test_a_relative_folder_is_written_as_an_absolute_one(in_folder, monkeypatch):
+    (in_folder / "models" / "mine").mkdir(parents=True)
+    (in_folder / "models" / "mine" / "config.json").write_text("{}")
     save_job(Job(model=ModelSpec(id="models/mine")), Path("job.toml"))
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert load_job(tmp_path / "job.toml").model.id == str(tmp_path / "models" / "mine")
+    (in_folder / "elsewhere").mkdir()
+    monkeypatch.chdir(in_folder / "elsewhere")
+    assert load_job(in_folder / "job.toml").model.id == str(in_folder / "models" / "mine")
 
 
 def test_an_existing_file_is_replaced_only_on_request(tmp_path):

@@ -222,9 +222,8 @@ def backward_of(optimizer: str) -> int:
         "sequence_length": 64,
     }
     budget = estimate(job_from_mapping({"model": {"config": CONFIG}, "training": training}, where="test"))
-    return next(phase.allocated_bytes for phase in budget.phases if phase.name == "backward") - sum(
-        phase.components.optimizer for phase in budget.phases if phase.name == "backward"
-    )
+    backward = budget.phase("backward")
+    return backward.allocated_bytes - backward.components.optimizer
 
 
 def test_a_step_within_the_backward_pass_meets_the_activations() -> None:

@@ -1,7 +1,7 @@
 """Placement on MIG devices: each is a device of its own, and only jobs of one rank are placed there."""
 
 import pytest
-from builders import make_budget, make_device, make_gpu, make_mig_gpu, make_process, make_snapshot
+from builders import make_board, make_budget, make_device, make_gpu, make_mig_gpu, make_process, make_snapshot
 
 from vramtop.estimator.budget import RankPeak, RankPeaks
 from vramtop.estimator.common.records import replace
@@ -11,7 +11,7 @@ from vramtop.estimator.serving_need import ServingNeed
 from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.board.capacity import device_capacities
 from vramtop.monitor.board.fit import check_fit, check_serving_fit
-from vramtop.monitor.board.watchlist import Watchlist, committed_bytes
+from vramtop.monitor.board.watchlist import committed_bytes
 from vramtop.monitor.snapshot.faults import Fault
 
 TWO = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=2))
@@ -76,10 +76,7 @@ def test_a_running_job_is_committed_in_its_instance_if_that_is_known() -> None:
 
 def test_a_pending_job_takes_memory_from_both_compute_instances() -> None:
     """The second job finds the shared memory taken and the other instance free."""
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=16, high=17))
-    for name in ("first", "second", "third", "fourth"):
-        watchlist.add_pending(Job(name=name, model=ModelSpec(id="gpt2")))
-    rows = watchlist.update(make_snapshot([make_mig_gpu()])).pending
+    rows = make_board([make_mig_gpu()], device=16, high=17, pending=["first", "second", "third", "fourth"]).pending
     assert [row.fit.cuda_devices for row in rows if row.fit] == [
         ("MIG-0-3-0",),
         ("MIG-0-3-0",),

@@ -7,7 +7,16 @@ from itertools import chain, repeat
 from typing import Any
 
 import pytest
-from builders import NoDriver, ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import (
+    NoDriver,
+    ScriptedSource,
+    make_budget,
+    make_gpu,
+    make_process,
+    make_run,
+    make_snapshot,
+    make_watchlist,
+)
 from rich.cells import cell_len
 from screen_host import on_first_board, retype, screen_lines, screen_text
 from slow_cases import quick_every
@@ -20,7 +29,6 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import NO_DRIVER, Fault
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.sampler import EarlySampler
@@ -51,11 +59,8 @@ def open_app(
     def estimate(asked: Job) -> Budget:
         return make_budget(asked, device=NEEDS[asked.label])
 
-    watchlist = Watchlist(estimate=estimate)
-    for name, pids in (jobs or {}).items():
-        watchlist.add_run(make_run(job(name), *pids))
-    for name in pending:
-        watchlist.add_pending(job(name))
+    runs = [make_run(job(name), *pids) for name, pids in (jobs or {}).items()]
+    watchlist = make_watchlist(*runs, pending=[job(name) for name in pending], estimate=estimate)
     source = ScriptedSource(snapshots)
     app = VramtopApp(
         EarlySampler(source, 0.05, watchlist.update) if early else source,
@@ -109,7 +114,7 @@ def test_readings_after_the_first_frame_go_to_the_app():
 
 async def test_a_failure_from_before_the_app_started_is_shown():
     closed = threading.Event()
-    source, watchlist = NoDriver("no NVIDIA driver here"), Watchlist(make_budget)
+    source, watchlist = NoDriver("no NVIDIA driver here"), make_watchlist()
     source.close = closed.set
     head_start = EarlySampler(source, 0.05, watchlist.update)
     assert closed.wait(20)
@@ -120,7 +125,7 @@ async def test_a_failure_from_before_the_app_started_is_shown():
 
 
 async def test_a_source_that_cannot_be_opened_is_reported():
-    app = VramtopApp(NoDriver("no NVIDIA driver was found"), Watchlist(make_budget))
+    app = VramtopApp(NoDriver("no NVIDIA driver was found"), make_watchlist())
     async with app.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, lambda: "no NVIDIA driver was found" in screen_text(app))
 
@@ -327,10 +332,9 @@ async def test_ascii_and_pause_are_switched_while_running_and_a_repeated_key_ope
         assert [type(screen).__name__ for screen in app.screen_stack] == ["DashboardScreen", "FitCheckScreen"]
 
 
-async def test_recording_can_be_started_and_contains_the_jobs(tmp_path, monkeypatch):
+async def test_recording_can_be_started_and_contains_the_jobs(in_folder):
     from vramtop.monitor.sources.recording import read_recording
 
-    monkeypatch.chdir(tmp_path)
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 40)])])], jobs={"qwen-7b-dpo": [1]}, pending=["small"])
     async with on_first_board(app, (120, 30)) as pilot:
         await pilot.press("r")
@@ -338,7 +342,7 @@ async def test_recording_can_be_started_and_contains_the_jobs(tmp_path, monkeypa
         reads = app.source_for_test.reads
         await until_shown(pilot, lambda: app.source_for_test.reads > reads + 1)
         await pilot.press("r")
-    (path,) = tmp_path.iterdir()
+    (path,) = in_folder.iterdir()
     first = next(iter(read_recording(path)))
     assert [watched.job.name for watched in first.watched] == ["qwen-7b-dpo"]
     assert [waiting.name for waiting in first.pending] == ["small"]

@@ -1,16 +1,12 @@
 """A process that grows until its GPU is full, with a budget and without one: it is seen before, and after its end."""
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
-from screen_host import on_first_board, screen_lines
+from builders import make_gpu, make_process, make_run, make_snapshot, make_watchlist
+from screen_host import app_of, on_first_board, screen_lines
 from slow_cases import first_quick
 from waiting import until_shown
 
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.settings import ModelSpec
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
 
 STEADY = [20.0] * 20
 LEAK = [20.0 + 3 * second for second in range(1, 19)]
@@ -20,10 +16,8 @@ def open_app(
     *sizes: float | None, device: float | None = None, gpus: int = 1, missing: tuple[str, ...] = ()
 ) -> VramtopApp:
     """Make an app that has seen one process of these sizes, a second apart; None: it is on no GPU."""
-    watchlist = Watchlist(lambda job: make_budget(job, device=device), is_running=lambda _: False)
-    if device is not None:
-        job = Job(name="llama-8b-sft", model=ModelSpec(id="gpt2"))
-        watchlist.add_run(make_run(job, 4711, missing=missing))
+    runs = [] if device is None else [make_run("llama-8b-sft", 4711, missing=missing)]
+    watchlist = make_watchlist(*runs, device=device, is_running=lambda _: False)
     last = None
     for second, size in enumerate(sizes):
         processes = [] if size is None else [make_process(4711, size)]
@@ -31,7 +25,7 @@ def open_app(
         others = [make_gpu(at, read_at=time) for at in range(1, gpus)]
         last = make_snapshot([make_gpu(0, processes, read_at=time), *others], time=time)
         watchlist.update(last)
-    return VramtopApp(ScriptedSource([last]), watchlist, AppOptions(interval=0.25))
+    return app_of([last], watchlist)
 
 
 @pytest.mark.parametrize("size", first_quick([(80, 24), (100, 30), (120, 40), (200, 60)]))

@@ -1,12 +1,10 @@
-import pytest
-from builders import make_gpu, make_process, make_snapshot
+from builders import make_board, make_gpu, make_process, make_snapshot, no_job
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.board.board import Board, GpuRow
 from vramtop.monitor.board.display_filter import DisplayFilter, parse_devices
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading
 from vramtop.tui.screens.base import BoardFeed
@@ -69,9 +67,8 @@ def rows(gpus: list[GpuReading]) -> tuple[GpuRow, ...]:
 
 def test_what_the_command_line_hides_is_said_and_its_rows_and_gpus_are_gone():
     chosen = DisplayFilter(text="--user ana --gpu 0,9", users=frozenset({"ana"}), devices=parse_devices("0,9"))
-    watchlist = Watchlist(lambda job: pytest.fail(f"nobody asks for {job}"), display_filter=chosen)
     gpus = [make_gpu(0, [make_process(1, 30), make_process(2, 8, user="bo")]), make_gpu(1), make_gpu(2)]
-    board = watchlist.update(make_snapshot(gpus))
+    board = make_board(gpus, estimate=no_job, display_filter=chosen)
     (line,) = notices(board, BoardFeed(interval=1.0), 120)
     assert line.plain == (
         " ONLY  --user ana --gpu 0,9: 1 of 2 processes · hidden: 1 with 8.0 GiB · GPU 1, 2 hidden · no GPU 9 here"

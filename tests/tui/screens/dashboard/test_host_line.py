@@ -1,11 +1,10 @@
 """The line about the host: only where there is room, and read only while it is shown."""
 
 import pytest
-from builders import ScriptedSource, make_gpu, make_snapshot
+from builders import ScriptedSource, make_board, make_gpu, make_snapshot, make_watchlist
 from screen_host import screen_lines
 from waiting import until_shown
 
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.snapshot.snapshot import HostLoad
 from vramtop.tui.app.app import VramtopApp
@@ -36,14 +35,14 @@ def test_the_line_in_words() -> None:
 
 @pytest.mark.parametrize(("height", "gpus", "room"), [(24, 1, False), (30, 8, True), (40, 16, True), (40, 24, False)])
 def test_the_line_goes_first_where_there_is_no_room(height: int, gpus: int, room: bool) -> None:
-    board = Watchlist(lambda _: None).update(make_snapshot([make_gpu(at) for at in range(gpus)]))
+    board = make_board([make_gpu(at) for at in range(gpus)])
     assert (height >= needed_height(board)) == room
 
 
 async def test_its_readings_are_asked_for_while_there_is_room() -> None:
     demand = CurrentDemand()
     source = ScriptedSource([make_snapshot([make_gpu()], host=LOAD)])
-    app = VramtopApp(source, Watchlist(lambda _: None), AppOptions(interval=0.05, demand=demand))
+    app = VramtopApp(source, make_watchlist(), AppOptions(interval=0.05, demand=demand))
     async with app.run_test(size=(120, 30)) as pilot:
         await until_shown(pilot, lambda: demand.value.host)
         await until_shown(pilot, lambda: screen_lines(app)[1].strip() == WORDS)

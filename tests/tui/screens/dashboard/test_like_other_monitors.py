@@ -1,30 +1,23 @@
 """What users of nvitop and htop look for: temperature and power of each GPU, headings, their keys."""
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
-from screen_host import on_first_board, screen_lines
+from builders import make_gpu, make_process, make_run, make_snapshot, make_watchlist
+from screen_host import app_of, on_first_board, screen_lines
 from slow_cases import first_quick
 from waiting import until_shown
 
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.settings import ModelSpec
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
 
 
 def open_app(gpus: int, *, budgets: bool = False) -> VramtopApp:
     """Make an app on so many GPUs, each with a run of two processes whose job may have a budget."""
-    watchlist = Watchlist(lambda job: make_budget(job, device=30))
-    readings = []
+    readings, runs = [], []
     for at in range(gpus):
         pids = (100 + at, 200 + at)
         user = ("ana", "bob")[at % 2]
         readings.append(make_gpu(at, [make_process(pid, 30, user=user) for pid in pids], temperature_c=40 + at))
-        if budgets:
-            job = Job(name=f"sft-{at}", model=ModelSpec(id="gpt2"))
-            watchlist.add_run(make_run(job, *pids))
-    return VramtopApp(ScriptedSource([make_snapshot(readings)]), watchlist, AppOptions(interval=1.0))
+        runs.append(make_run(f"sft-{at}", *pids))
+    return app_of([make_snapshot(readings)], make_watchlist(*(runs if budgets else []), device=30), interval=1.0)
 
 
 @pytest.mark.parametrize("size", first_quick([(100, 30), (120, 40), (200, 60)]))

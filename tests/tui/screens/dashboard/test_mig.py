@@ -1,7 +1,6 @@
 """MIG devices on the dashboard, in the process table and in ``vramtop --once``: own rows, memory counted once."""
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import psutil
@@ -10,7 +9,7 @@ from builders import ScriptedSource, make_gpu, make_mig_gpu, make_process, make_
 from command_line import vramtop
 from json_schemas import valid_json
 from rich.cells import cell_len
-from screen_host import on_first_board, screen_lines
+from screen_host import app_of, on_first_board, screen_lines
 from slow_cases import first_quick
 
 from vramtop.estimator.common.records import replace
@@ -19,9 +18,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import Fault
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
+from vramtop.monitor.snapshot.snapshot import GpuReading
 from vramtop.tui.cli.commands import attach, once
 from vramtop.tui.screens.dashboard.gpu_panel import GpuPanel
 from vramtop.tui.screens.dashboard.gpu_rows import GpuRows, gpu_name_width, gpu_row_line
@@ -47,13 +44,9 @@ def tuned() -> Watchlist:
     return make_watchlist(make_run(TUNE, 3), device=18)
 
 
-def open_app(snapshots: Sequence[Snapshot]) -> VramtopApp:
-    return VramtopApp(ScriptedSource(snapshots), tuned(), AppOptions(interval=0.25))
-
-
 @pytest.mark.parametrize("size", first_quick([(80, 24), (100, 26)]))
 async def test_every_device_has_a_line_below_its_gpu(size: tuple[int, int]) -> None:
-    app = open_app([make_snapshot([mig_gpu(), make_gpu(1)])])
+    app = app_of([make_snapshot([mig_gpu(), make_gpu(1)])], tuned())
     async with on_first_board(app, size):
         lines = screen_lines(app)
         assert all(cell_len(line) == size[0] for line in lines)
@@ -80,7 +73,7 @@ async def test_every_device_has_a_line_below_its_gpu(size: tuple[int, int]) -> N
 
 
 async def test_panels_use_the_scale_of_the_device() -> None:
-    app = open_app([make_snapshot([mig_gpu()])])
+    app = app_of([make_snapshot([mig_gpu()])], tuned())
     async with on_first_board(app, (120, 50)):
         panels = [panel.shown.plain.splitlines() for panel in app.screen.query("#panels GpuPanel").results(GpuPanel)]
         assert [lines[0].split("of H100")[0].split("H100")[0] for lines in panels] == [

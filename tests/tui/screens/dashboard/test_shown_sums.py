@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pynvml
 import pytest
-from builders import make_budget, make_gpu, make_process, make_snapshot
+from builders import make_board, make_gpu, make_process, make_watchlist, no_job
 from command_line import vramtop
 from fake_driver import FakeDriver, FakeGpu, FakeProcess
 from hypothesis import given, settings, strategies as st
@@ -14,7 +14,6 @@ from json_schemas import valid_json
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.board import AttachProgress, Board
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.board_reading import reading_of_board
 from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.hosts_board import hosts_snapshot
@@ -45,7 +44,7 @@ def readings(draw):
 
 
 def board_of(gpu):
-    return Watchlist(estimate=lambda job: pytest.fail("no job is known")).update(make_snapshot([gpu]))
+    return make_board([gpu], estimate=no_job)
 
 
 @settings(max_examples=100)
@@ -96,7 +95,7 @@ def test_a_contradiction_is_shown_in_the_table():
 def test_figures_from_before_a_hang_are_distinguished_from_new_ones():
     fault = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
     gpus = [make_gpu(0, [make_process(100, 30)], faults=(fault,)), make_gpu(1, [make_process(101, 30)])]
-    board = Watchlist(estimate=lambda job: pytest.fail("no job is known")).update(make_snapshot(gpus))
+    board = make_board(gpus, estimate=no_job)
     cells = {row.row.process.pid: row.cells for row in table_rows(board) if row.row}
     assert (cells[100]["STATUS"].text, cells[101]["STATUS"].text) == ("! old figure", "-")
     assert (cells[100]["VRAM GiB"].tone, cells[101]["VRAM GiB"].tone) == ("muted", "plain")
@@ -113,7 +112,7 @@ def driver(driver: FakeDriver) -> FakeDriver:
 def board(driver: FakeDriver) -> Iterator[Board]:
     source = NvmlSource()
     source.open()
-    board = Watchlist(estimate=make_budget).update(source.read())
+    board = make_watchlist().update(source.read())
     yield replace(board, attach_progress=AttachProgress(0, 0))
     source.close()
 

@@ -3,11 +3,10 @@
 from typing import Any
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_snapshot
+from builders import make_board, make_gpu, make_process
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.board.board import AttachProgress
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.screens.dashboard.header_text import summary_line
 
 
@@ -29,7 +28,7 @@ from vramtop.tui.screens.dashboard.header_text import summary_line
 )
 def test_the_summary_before_there_is_a_budget(progress: Any, reasons: Any, words: str) -> None:
     processes = [make_process(pid) for pid in range(1, len(reasons) + 1)]
-    board = Watchlist(estimate=make_budget).update(make_snapshot([make_gpu(0, processes)]))
+    board = make_board([make_gpu(0, processes)])
     gpu = board.gpus[0]
     rows = tuple(replace(row, no_budget_reason=reason) for row, reason in zip(gpu.rows, reasons, strict=True))
     shown = replace(board, gpus=(replace(gpu, rows=rows),), attach_progress=progress)

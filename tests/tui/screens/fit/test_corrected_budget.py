@@ -1,6 +1,6 @@
 """Every screen that shows a budget says where measured runs have corrected it, with the uncorrected figure."""
 
-from builders import make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
+from builders import make_board, make_budget, make_gpu, make_process, make_run, make_watchlist
 from screen_host import opened
 from waiting import until_shown
 
@@ -9,7 +9,6 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec, Uncertainties
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.screens.dashboard.gpu_panel import panel_lines
 from vramtop.tui.screens.dashboard.layout import PanelShape
 from vramtop.tui.screens.dashboard.screen import pending_line
@@ -30,10 +29,8 @@ def corrected(job: Job) -> Budget:
 
 
 def test_the_dashboard_says_so_of_running_and_of_pending_jobs() -> None:
-    watchlist = Watchlist(estimate=corrected)
-    watchlist.add_run(make_run(JOB, 1))
-    watchlist.add_pending(Job(name="next", model=ModelSpec(id="gpt2")))
-    board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 50)]), make_gpu(1)]))
+    gpus = [make_gpu(0, [make_process(1, 50)]), make_gpu(1)]
+    board = make_board(gpus, make_run(JOB, 1), pending=["next"], estimate=corrected)
     lines = [line.plain for line in panel_lines(board.gpus[0], (), PanelShape(width=160, graph_height=0), now=2_000.0)]
     (budget,) = (line for line in lines if line.startswith("│ budget"))
     assert "52.0 GiB" in budget
@@ -42,25 +39,20 @@ def test_the_dashboard_says_so_of_running_and_of_pending_jobs() -> None:
 
 
 def test_a_pending_job_says_which_sizes_are_assumed() -> None:
-    watchlist = Watchlist(estimate=make_budget)
     unsure = Uncertainties(between={"training.sequence_length": [512], "parallel.data_shard": [2]})
-    watchlist.add_pending(Job(name="next", model=ModelSpec(id="gpt2"), unsure=unsure))
-    board = watchlist.update(make_snapshot([make_gpu(0)]))
+    board = make_board([make_gpu(0)], pending=[Job(name="next", model=ModelSpec(id="gpt2"), unsure=unsure)])
     assert "; assumes sequence length 2,048 and data shard 1" in pending_line(board.pending[0], 160, now=0.0).plain
 
 
 def test_a_budget_that_was_not_corrected_says_nothing() -> None:
-    watchlist = make_watchlist(make_run(JOB, 1))
-    board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 30)])]))
+    board = make_board([make_gpu(0, [make_process(1, 30)])], make_run(JOB, 1))
     lines = [line.plain for line in panel_lines(board.gpus[0], (), PanelShape(width=160, graph_height=0), now=2_000.0)]
     assert not any("corrected" in line for line in lines)
 
 
 async def test_the_fit_check_shows_both_figures_and_where_they_come_from() -> None:
-    watchlist = Watchlist(estimate=corrected)
-    async with opened(FitCheckScreen(watchlist, estimate=corrected, initial=JOB)) as (screen, pilot):
-        await pilot.pause()
-        screen.show_board(watchlist.update(make_snapshot([make_gpu(0)])))
+    check = FitCheckScreen(make_watchlist(estimate=corrected), estimate=corrected, initial=JOB)
+    async with opened(check, make_board([make_gpu(0)])) as (screen, pilot):
 
         def words() -> str:
             parts = ("#answer", "#details")

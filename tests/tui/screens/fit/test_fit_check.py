@@ -246,9 +246,8 @@ async def test_invalid_settings_get_no_suggestions(fit, board, large):
         await until_shown(pilot, lambda: not suggested(screen))
 
 
-async def test_a_launch_line_of_several_lines_is_pasted_and_opened(fit, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("from transformers import Trainer\n")
+async def test_a_launch_line_of_several_lines_is_pasted_and_opened(fit, in_folder):
+    (in_folder / "train.py").write_text("from transformers import Trainer\n")
     async with fit(initial=None) as (screen, pilot):
         await pilot.press("f3")
         await until_shown(pilot, lambda: isinstance(pilot.app.screen, OpenJobScreen))
@@ -291,9 +290,8 @@ async def test_a_model_with_flags_typed_into_the_models_field_is_opened(fit):
         assert screen.job.target.gpu == "rtx-4090"
 
 
-async def test_a_launch_line_that_chooses_gpus_is_judged_on_these(fit, board, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("from transformers import Trainer\n")
+async def test_a_launch_line_that_chooses_gpus_is_judged_on_these(fit, board, in_folder):
+    (in_folder / "train.py").write_text("from transformers import Trainer\n")
     settings = f"--model_name_or_path {MODEL} --per_device_train_batch_size 3 --max_length 512 --output_dir o"
     async with fit(board) as (screen, pilot):
         await until_shown(pilot, lambda: settled(screen))
@@ -316,22 +314,21 @@ async def test_a_source_that_cannot_be_opened_is_reported_below_the_field(fit):
         assert screen.job == START
 
 
-async def test_a_job_is_saved_and_no_file_is_replaced_without_confirmation(fit, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+async def test_a_job_is_saved_and_no_file_is_replaced_without_confirmation(fit, in_folder):
     async with fit() as (screen, pilot):
         await until_shown(pilot, lambda: settled(screen))
         await pilot.press("f8", "enter")
         await until_shown(pilot, lambda: pilot.app.screen is screen)
-        assert load_job(tmp_path / f"{MODEL}.toml") == START
+        assert load_job(in_folder / f"{MODEL}.toml") == START
         await retype(pilot, screen, "training.micro_batch", "2")
         await pilot.press("f8", "enter")
         await pilot.pause()
         assert "press Enter again to replace it" in str(pilot.app.screen.query_one("#failure").render())
-        assert load_job(tmp_path / f"{MODEL}.toml") == START
+        assert load_job(in_folder / f"{MODEL}.toml") == START
         assert isinstance(pilot.app.screen, SaveJobScreen)
         await pilot.press("enter")
         await until_shown(pilot, lambda: pilot.app.screen is screen)
-        assert load_job(tmp_path / f"{MODEL}.toml").training.micro_batch == 2
+        assert load_job(in_folder / f"{MODEL}.toml").training.micro_batch == 2
 
 
 @pytest.mark.slow

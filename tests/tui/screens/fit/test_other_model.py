@@ -34,9 +34,8 @@ def estimate(job: Job) -> Budget:
 
 
 @pytest.fixture
-def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FitCheckScreen:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(SCRIPT)
+def screen(in_folder: Path) -> FitCheckScreen:
+    (in_folder / "train.py").write_text(SCRIPT)
 
     return FitCheckScreen(Watchlist(estimate=estimate), estimate=estimate)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_gpu, make_snapshot
+from builders import make_board, make_gpu, no_job
 from counted_python import counted_python
 from screen_host import ScreenHost, screen_text
 from textual.widgets import Static
@@ -36,8 +36,7 @@ for step in range(9):
 
 
 @pytest.mark.usefixtures("quick_rehearsals")
-async def test_a_program_is_opened_rehearsed_and_drawn_with_its_lines(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+async def test_a_program_is_opened_rehearsed_and_drawn_with_its_lines(in_folder) -> None:
     Path("train.py").write_text(PROGRAM)
     told: list[str] = []
     quick_estimate = Estimators(None, corrects=False, notify=told.append).quick
@@ -99,9 +98,8 @@ class Trainer:
 
 
 @pytest.fixture
-def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FitCheckScreen:
+def reading(in_folder: Path) -> FitCheckScreen:
     """A fit check in a folder whose programs find a small library."""
-    monkeypatch.chdir(tmp_path)
     Path("transformers.py").write_text(LIBRARY)
     quick = Estimators(None, corrects=False, notify=lambda _: None).quick
     return FitCheckScreen(Watchlist(estimate=quick), estimate=quick)
@@ -168,7 +166,7 @@ rows = load_dataset("a").map(lambda row: tokenizer(row["text"], truncation=True,
     text = READ.replace("AutoModelForCausalLM, ", "AutoModelForCausalLM, AutoTokenizer, ", 1)
     text = text.replace("args = ", f"from datasets import load_dataset\n{data}args = ", 1)
     Path("train.py").write_text(text.replace("train_dataset=[]", "train_dataset=rows"))
-    board = Watchlist(lambda _: pytest.fail("it has no job")).update(make_snapshot([make_gpu(n) for n in range(gpus)]))
+    board = make_board([make_gpu(n) for n in range(gpus)], estimate=no_job)
     app = ScreenHost(reading)
     async with app.run_test(size=(80, 24)) as pilot:
         reading.show_board(board)
@@ -195,12 +193,11 @@ def runs(tmp_path: Path) -> Iterator[Callable[[], int]]:
 
 
 @pytest.fixture
-def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Callable[[], int]) -> Path:
+def marked(in_folder: Path, runs: Callable[[], int]) -> Path:
     """The current folder: a program, and a job file with it."""
-    (tmp_path / "train.py").touch()
-    (tmp_path / "job.toml").write_text(f'[program]\ncommand = "{tmp_path}/python train.py"\n')
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    (in_folder / "train.py").touch()
+    (in_folder / "job.toml").write_text(f'[program]\ncommand = "{in_folder}/python train.py"\n')
+    return in_folder
 
 
 def fit_check(file: Path) -> FitCheckScreen:

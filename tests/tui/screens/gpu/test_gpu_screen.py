@@ -1,22 +1,21 @@
 """The GPU screen: what it shows, what it asks the driver for, and how it opens."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from builders import ScriptedSource, make_gpu, make_mig_gpu, make_process, make_snapshot
+from builders import make_gpu, make_mig_gpu, make_process, make_snapshot
 from rich.cells import cell_len
-from screen_host import on_first_board, screen_lines, screen_text
+from screen_host import app_of, on_first_board, screen_lines, screen_text
 from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.demand import CurrentDemand
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
 from vramtop.tui.screens.gpu.screen import GpuScreen
 
@@ -82,9 +81,7 @@ SHOWN = (
 def open_app(snapshots: Sequence[Snapshot]) -> tuple[VramtopApp, CurrentDemand]:
     """Make an app that shows these snapshots, and what it asks for."""
     demand = CurrentDemand()
-    options = AppOptions(interval=0.05, demand=demand, clock=lambda: 0.0)  # readings never count as late
-    app = VramtopApp(ScriptedSource(snapshots), Watchlist(lambda _: None), options)
-    return app, demand
+    return app_of(snapshots, interval=0.05, demand=demand, clock=lambda: 0.0), demand  # readings never count as late
 
 
 @pytest.fixture
@@ -101,11 +98,18 @@ async def shown(pilot: Any) -> GpuScreen:
     return pilot.app.screen
 
 
-async def test_g_shows_all_of_the_gpu_of_the_process_and_asks_for_it_only_meanwhile(two_gpus) -> None:
-    app, demand = open_app([two_gpus])
-    async with on_first_board(app) as pilot:
+@asynccontextmanager
+async def on_gpu_screen(app: VramtopApp, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Any]:
+    """Run the dashboard, and open the screen of the GPU under the cursor."""
+    async with on_first_board(app, size) as pilot:
         await pilot.press("g")
         await shown(pilot)
+        yield pilot
+
+
+async def test_g_shows_all_of_the_gpu_of_the_process_and_asks_for_it_only_meanwhile(two_gpus) -> None:
+    app, demand = open_app([two_gpus])
+    async with on_gpu_screen(app) as pilot:
         assert demand.value.gpus == {"GPU-00000000": "full"}
         text = screen_text(app)
         assert not [words for words in SHOWN if words not in text]
@@ -118,18 +122,14 @@ async def test_g_shows_all_of_the_gpu_of_the_process_and_asks_for_it_only_meanwh
 async def test_a_gpu_without_fans_has_none_and_is_not_called_a_mig_device() -> None:
     gpu = replace(make_gpu(0), details=replace(DETAILS, fan_percents=()))
     app, _ = open_app([make_snapshot([gpu])])
-    async with on_first_board(app) as pilot:
-        await pilot.press("g")
-        await shown(pilot)
+    async with on_gpu_screen(app):
         fans = next(line for line in screen_lines(app) if line.startswith(" fans"))
         assert fans.partition("·")[0].split() == ["fans", "none"]
 
 
 async def test_arrows_go_to_the_next_gpu_and_after_the_last_to_the_first(two_gpus) -> None:
     app, demand = open_app([two_gpus])
-    async with on_first_board(app, (80, 24)) as pilot:
-        await pilot.press("g")
-        await shown(pilot)
+    async with on_gpu_screen(app, (80, 24)) as pilot:
         assert max(map(cell_len, screen_lines(app))) <= 80
         await pilot.press("right")
         assert screen_lines(app)[0].startswith(" GPU 1 ")
@@ -167,9 +167,7 @@ async def test_figures_that_are_unknown_have_their_reasons_and_are_not_0() -> No
     nothing = GpuDetails(level="full", clock_reasons=0, faults=faults)
     gpu = make_gpu(0, [make_process()], utilisation_percent=None, power_w=None, temperature_c=None, details=nothing)
     app, _ = open_app([make_snapshot([gpu])])
-    async with on_first_board(app) as pilot:
-        await pilot.press("g")
-        await shown(pilot)
+    async with on_gpu_screen(app):
         text = screen_text(app)
         assert "n/a: this GPU does not report its fans, NVLinks, whether ECC is on" in text
         assert "clocks are not throttled" in text
@@ -181,9 +179,7 @@ async def test_figures_that_are_unknown_have_their_reasons_and_are_not_0() -> No
 async def test_a_recording_says_what_it_has_not(two_gpus) -> None:
     source = replace(two_gpus.source, kind="recording")
     app, _ = open_app([replace(two_gpus, source=source)])
-    async with on_first_board(app, (80, 24)) as pilot:
-        await pilot.press("g")
-        await shown(pilot)
+    async with on_gpu_screen(app, (80, 24)) as pilot:
         assert "hot" in screen_lines(app)[1]
         await pilot.press("right")
         assert "the recording has no bandwidth, clocks, links or health of this GPU" in screen_lines(app)[1]
@@ -195,9 +191,7 @@ async def test_a_gpu_that_hangs_has_old_figures_with_their_age_and_one_that_goes
         two_gpus.gpus[0], faults=(Fault(field=None, code=NO_ANSWER, message=message),), read_at=two_gpus.time - 7
     )
     app, demand = open_app([replace(two_gpus, gpus=(stale, two_gpus.gpus[1]))])
-    async with on_first_board(app) as pilot:
-        await pilot.press("g")
-        await shown(pilot)
+    async with on_gpu_screen(app) as pilot:
         assert "! 7 s old" in screen_lines(app)[0]
         assert message in screen_lines(app)[1]
         assert "SM 1200 of 1980 MHz" in screen_text(app)

@@ -24,7 +24,6 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, Target
 from vramtop.estimator.job.settings import ModelSpec, Program, Run
 from vramtop.monitor.board.capacity import device_capacities
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.preflight.check_result import Check, CheckResult, CheckStatus
 from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import CheckContext
@@ -90,12 +89,11 @@ def make_screen(read: Callable[[PreflightRequest], CheckContext]) -> Callable[..
 
 
 @pytest.fixture
-def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_network(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("HF_", "CUDA_", "NSS_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(in_folder / "hf"))
 
 
 def lines(app: App[Any]) -> list[str]:
@@ -225,7 +223,7 @@ async def test_p_opens_preflight_for_the_pending_job_and_asks_which_of_several(n
 
 
 async def test_f12_in_the_fit_check_checks_the_machine_chosen_there(no_network):
-    async with opened(FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget, initial=JOB)) as (
+    async with opened(FitCheckScreen(make_watchlist(), estimate=make_budget, initial=JOB)) as (
         screen,
         pilot,
     ):
@@ -242,7 +240,7 @@ async def test_an_opened_launch_line_is_checked_unchanged(tmp_path: Path, monkey
     line = (
         "torchrun --nproc-per-node 1 train.py --model_name_or_path gpt2 --per_device_train_batch_size 1 --max_length 64"
     )
-    async with opened(FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget)) as (screen, pilot):
+    async with opened(FitCheckScreen(make_watchlist(), estimate=make_budget)) as (screen, pilot):
 
         async def opens(text: str) -> None:
             await pilot.press("f3")
@@ -265,7 +263,7 @@ async def test_an_opened_launch_line_is_checked_unchanged(tmp_path: Path, monkey
 
 
 async def test_f12_reports_that_there_is_no_job_yet():
-    screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget)
+    screen = FitCheckScreen(make_watchlist(), estimate=make_budget)
     async with ScreenHost(screen).run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.pause()
         await pilot.press("f12")
@@ -276,7 +274,7 @@ def test_memory_that_running_jobs_will_still_take_is_not_free(no_network, monkey
     snapshot = make_snapshot([make_gpu(0), make_gpu(1)])
     here = Machine(devices=device_capacities(snapshot, {}), snapshot=snapshot)
     monkeypatch.setattr("vramtop.tui.background.preflight_run.this_machine", lambda: here)
-    board = replace(Watchlist(estimate=make_budget).update(snapshot), committed={0: 60 * GIB})
+    board = replace(make_watchlist().update(snapshot), committed={0: 60 * GIB})
     job = Job(name="here", model=JOB.model)
     assert [room.available_bytes for room in read_context(PreflightRequest(job=job)).machine.devices] == [
         78.5 * GIB

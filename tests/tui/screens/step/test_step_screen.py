@@ -15,7 +15,6 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.step.screen import StepScreen, show_step
@@ -84,7 +83,7 @@ async def test_components_phases_lines_and_tensors_are_visible_at_every_size(siz
 
 async def test_ascii_mode_draws_only_ascii():
     source = ScriptedSource([make_snapshot([make_gpu()])])
-    app = VramtopApp(source, Watchlist(estimate=traced), AppOptions(interval=0.25, ascii_only=True))
+    app = VramtopApp(source, make_watchlist(estimate=traced), AppOptions(interval=0.25, ascii_only=True))
     async with app.run_test(size=(80, 24)) as pilot:
         show_step(app, traced(), 80 * GIB)
         await until_shown(pilot, lambda: isinstance(app.screen, StepScreen) and "weights 15.0" in screen_text(app))

@@ -2,7 +2,7 @@ import time
 from typing import Any
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
+from builders import make_board, make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 from rich.cells import cell_len
 
 from vramtop.estimator.common.records import replace
@@ -26,10 +26,7 @@ SHAPE = PanelShape(width=120, graph_height=3)
 
 def make_row(gpu: GpuReading, *, need: float | None = None) -> GpuRow:
     """The row of one GPU; pid 1 runs a job of ``need`` GiB."""
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=need))
-    if need is not None:
-        watchlist.add_run(make_run("tune", 1))
-    return watchlist.update(make_snapshot([gpu])).gpus[0]
+    return make_board([gpu], *([] if need is None else [make_run("tune", 1)]), device=need).gpus[0]
 
 
 def drawn(row: GpuRow, shape: PanelShape = SHAPE, **options: Any) -> list[str]:
@@ -219,11 +216,9 @@ def test_a_gpu_without_a_job_says_why_in_two_lines():
 
 
 def test_the_summary_says_that_all_jobs_are_on_budget():
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-    for pid in (1, 2):
-        watchlist.add_run(make_run(f"job-{pid}", pid))
     gpus = [make_gpu(0, [make_process(1, 20)]), make_gpu(1, [make_process(2, 20)])]
-    assert summary_line(watchlist.update(make_snapshot(gpus)), 100).plain == "✓ all 2 jobs are within budget"
+    board = make_board(gpus, make_run("job-1", 1), make_run("job-2", 2), device=20)
+    assert summary_line(board, 100).plain == "✓ all 2 jobs are within budget"
 
 
 def test_gpus_without_a_budget_have_graphs_only_where_no_gpu_has_one():

@@ -1,14 +1,13 @@
 from typing import Any
 
 import pytest
-from builders import ScriptedSource, make_gpu, make_process, make_run, make_snapshot, make_watchlist
+from builders import ScriptedSource, make_gpu, make_process, make_run, make_snapshot, make_watchlist, no_job
 from screen_host import TableApp, on_first_board, table_of
 from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.demand import CurrentDemand
 from vramtop.monitor.snapshot.faults import FIRST_SAMPLE, Fault
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessFigures, Source
@@ -226,7 +225,7 @@ def test_a_choice_is_kept_as_text_and_unknown_names_are_left_out():
 
 async def test_sorting_steps_through_the_columns_that_are_shown():
     source = ScriptedSource([make_snapshot([make_gpu(0, [make_process(used=30)])])])
-    app = VramtopApp(source, Watchlist(lambda job: pytest.fail(f"nobody asks for {job}")))
+    app = VramtopApp(source, make_watchlist(estimate=no_job))
     async with on_first_board(app, size=(80, 24)):
         table = app.screen.query_one(ProcessTable)
         assert "BUDGET" not in table.columns  # no process has one, and there is little room
@@ -237,7 +236,7 @@ async def test_figures_are_read_while_a_column_shows_them():
     demand, columns = CurrentDemand(), {"dashboard.columns": ("PID", "CPU %", "COMMAND")}
     options = AppOptions(interval=0.05, demand=demand, settings=columns)
     source = ScriptedSource([make_snapshot([make_gpu(0, [make_process(100, 1)])])])
-    app = VramtopApp(source, Watchlist(lambda _: None), options)
+    app = VramtopApp(source, make_watchlist(), options)
     async with app.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, lambda: demand.value.process_figures == {"cpu_percent"})
         app.screen.table.show_columns(("PID", "COMMAND"))

@@ -5,8 +5,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
-from screen_host import on_first_board, screen_text, table_of
+from builders import (
+    make_board,
+    make_gpu,
+    make_process,
+    make_run,
+    make_snapshot,
+    make_watchlist,
+    no_job,
+)
+from screen_host import app_of, on_first_board, screen_text, table_of
 from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
@@ -15,12 +23,10 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import Parallel
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.process_groups import ProcessGroup
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.inspect.ancestry import Ancestor, AncestryReader
 from vramtop.monitor.host.process_directory import ProcessDirectory
 from vramtop.monitor.snapshot.snapshot import Source
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.process_columns import group_status
 from vramtop.tui.screens.dashboard.process_rows import unattributed_rows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
@@ -38,12 +44,9 @@ def gpus(used: Sequence[float] = (20.0, 20.1, 20.4, 20.0), single: float = 5) ->
     return [make_gpu(at, [rank, *others[at]]) for at, rank in enumerate(ranks)]
 
 
-def make_board(readings: list[Any], *, world: int = 4) -> Board:
+def board_of(readings: list[Any], *, world: int = 4) -> Board:
     """Make a board on which the ranks run a job of 20 GiB each."""
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-    job = Job(name="tune", parallel=Parallel(data_replicate=world))
-    watchlist.add_run(make_run(job, *RANKS))
-    return watchlist.update(make_snapshot(readings))
+    return make_board(readings, make_run(Job(name="tune", parallel=Parallel(data_replicate=world)), *RANKS), device=20)
 
 
 def shown(table: ProcessTable) -> list[str]:
@@ -52,7 +55,7 @@ def shown(table: ProcessTable) -> list[str]:
 
 
 async def test_a_run_is_one_row_with_its_sum_highest_rank_spread_and_budget_per_rank():
-    async with table_of(make_board(gpus())) as (table, _):
+    async with table_of(board_of(gpus())) as (table, _):
         assert shown(table) == ["4 procs", "31", "2 procs"]
         cells = {name: cell.text for name, cell in table.rows[0].cells.items()}
         assert cells["GPU"] == "0-3"
@@ -62,7 +65,7 @@ async def test_a_run_is_one_row_with_its_sum_highest_rank_spread_and_budget_per_
         assert "▸ 4 procs" in table.render_line(1).text
         assert table.rows[0].cells["SPREAD"].tone == "muted"
         assert table.selected.process_row.process.pid == 13  # what other screens use of a folded run
-        table.show_board(make_board(gpus(used=(20, 20, 29, 20)), world=8), width=120)
+        table.show_board(board_of(gpus(used=(20, 20, 29, 20)), world=8), width=120)
         cells = table.rows[0].cells
         assert (cells["SPREAD"].text, cells["SPREAD"].tone, cells["STATUS"].text) == ("9.0", "plain", "▲ OVER 1/4")
         assert cells["COMMAND"].text.startswith("tune (4 of 8 ranks here): python")
@@ -70,7 +73,7 @@ async def test_a_run_is_one_row_with_its_sum_highest_rank_spread_and_budget_per_
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 async def test_highest_rank_spread_and_budget_of_a_run_fit_into_every_usual_width(width: int):
-    async with table_of(make_board(gpus()), (width, 20)) as (table, _):
+    async with table_of(board_of(gpus()), (width, 20)) as (table, _):
         titles = [title.strip() for title in table.titles]
         assert {"PID", "GPU", "VRAM GiB", "MAX", "SPREAD", "BUDGET", "DIFF", "STATUS↓", "COMMAND"} <= set(titles)
         assert table.render_line(1).cell_length == width
@@ -78,13 +81,13 @@ async def test_highest_rank_spread_and_budget_of_a_run_fit_into_every_usual_widt
 
 
 async def test_keys_unfold_and_fold_and_the_state_stays_over_boards():
-    async with table_of(make_board(gpus())) as (table, pilot):
+    async with table_of(board_of(gpus())) as (table, pilot):
         table.focus()
         await pilot.press("right")
         assert shown(table) == ["4 procs", "11", "12", "13", "14", "31", "2 procs"]
         assert "├ rank 1: python train.py" in table.render_line(3).text
         assert "└ rank 3: python train.py" in table.render_line(5).text
-        table.show_board(make_board(gpus(single=90)), width=120)
+        table.show_board(board_of(gpus(single=90)), width=120)
         assert shown(table) == ["4 procs", "11", "12", "13", "14", "31", "2 procs"]
         await pilot.press("down", "down", "left")
         assert table.cursor_row == 0
@@ -93,7 +96,7 @@ async def test_keys_unfold_and_fold_and_the_state_stays_over_boards():
 
 
 async def test_enter_unfolds_a_run_and_then_opens_it():
-    async with table_of(make_board(gpus())) as (table, pilot):
+    async with table_of(board_of(gpus())) as (table, pilot):
         table.focus()
         await pilot.press("enter")
         await pilot.pause()
@@ -104,12 +107,12 @@ async def test_enter_unfolds_a_run_and_then_opens_it():
 
 
 async def test_the_cursor_stays_on_its_row_when_rows_move_or_are_folded_away():
-    async with table_of(make_board([])) as (table, pilot):
+    async with table_of(board_of([])) as (table, pilot):
         table.sort_key = "VRAM"
-        table.show_board(make_board(gpus()), width=120)
+        table.show_board(board_of(gpus()), width=120)
         table.move_cursor(row=1)
         assert table.selected.row.process.pid == 31
-        table.show_board(make_board(gpus(single=90)), width=120)
+        table.show_board(board_of(gpus(single=90)), width=120)
         assert (table.cursor_row, table.selected.row.process.pid) == (0, 31)
         table.focus()
         await pilot.press("down", "right", "down")
@@ -125,7 +128,7 @@ async def test_the_cursor_stays_on_its_row_when_rows_move_or_are_folded_away():
 
 
 async def test_a_filter_that_some_processes_match_unfolds_their_run_to_them():
-    async with table_of(make_board(gpus())) as (table, _):
+    async with table_of(board_of(gpus())) as (table, _):
         for words, found in (
             ("tune", ["4 procs"]),
             ("gpu2", ["4 procs", "13"]),
@@ -143,7 +146,7 @@ async def test_a_filter_that_some_processes_match_unfolds_their_run_to_them():
 
 
 async def test_groups_are_sorted_by_their_sums_and_worst_figures():
-    async with table_of(make_board(gpus(single=3))) as (table, _):
+    async with table_of(board_of(gpus(single=3))) as (table, _):
         order = {}
         for _ in range(7):
             key = table.sort_by_next()
@@ -159,7 +162,7 @@ async def test_what_little_of_each_gpu_no_process_accounts_for_is_one_row_and_mu
     def rest() -> list[tuple[str, str]]:
         return [(row.cells["GPU"].text, row.cells["VRAM GiB"].text) for row in table.rows if not row.rows]
 
-    async with table_of(make_board([*gpus(), make_gpu(4, used_bytes=30 * GIB)])) as (table, pilot):
+    async with table_of(board_of([*gpus(), make_gpu(4, used_bytes=30 * GIB)])) as (table, pilot):
         assert rest() == [("4", "30.0"), ("0-3", "4.0")]
         table.focus()
         await pilot.press("end", "enter")
@@ -173,8 +176,7 @@ def open_app(**options: Any) -> VramtopApp:
     """Make an app with two workers of a server."""
     workers = [make_process(pid, 2, **SERVER) for pid in (21, 22)]
     snapshot = make_snapshot([make_gpu(at, [each]) for at, each in enumerate(workers)])
-    watchlist = Watchlist(estimate=lambda job: pytest.fail("no job is known"))
-    return VramtopApp(ScriptedSource([snapshot]), watchlist, AppOptions(interval=0.25, **options))
+    return app_of([snapshot], make_watchlist(estimate=no_job), **options)
 
 
 async def test_v_shows_the_next_view_which_is_kept_for_the_next_start():
@@ -204,14 +206,14 @@ async def test_v_shows_the_next_view_which_is_kept_for_the_next_start():
 )
 def test_a_group_without_a_budget_says_why_most_of_it_has_none(reasons, words):
     launched = SERVER | {"command": "python x.py"}
-    board = make_board([make_gpu(0, [make_process(at, 1, **launched) for at in range(70, 70 + len(reasons))])])
+    board = board_of([make_gpu(0, [make_process(at, 1, **launched) for at in range(70, 70 + len(reasons))])])
     rows = tuple(replace(row, no_budget_reason=why) for row, why in zip(board.processes, reasons, strict=True))
     assert group_status(ProcessGroup(key=("a",), rows=rows)).text == words
 
 
 async def test_a_process_on_several_gpus_is_one_row_with_its_pid():
     gpus = [make_gpu(at, [make_process(31, size)]) for at, size in enumerate((30, 20))]
-    async with table_of(make_board(gpus, world=1)) as (table, _):
+    async with table_of(board_of(gpus, world=1)) as (table, _):
         (row,) = [row for row in table.rows if row.rows]
         assert [row.cells[name].text for name in ("PID", "GPU", "VRAM GiB", "MAX")] == ["31", "0,1", "50.0", "30.0"]
         table.action_unfold()
@@ -226,8 +228,7 @@ ANCESTORS = {
 
 def unknown_board(*gpus: list[Any]) -> Board:
     """Make a board with these processes on one GPU after another."""
-    watchlist = Watchlist(estimate=lambda job: pytest.fail("no job is known"))
-    return watchlist.update(make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)]))
+    return make_board([make_gpu(at, each) for at, each in enumerate(gpus)], estimate=no_job)
 
 
 def lines(board: Board, ancestors: Any = ANCESTORS, words: str = "", by: Any = "VRAM") -> list[str]:
@@ -312,9 +313,7 @@ def open_tree(sleeper) -> Callable[..., VramtopApp]:
         row = make_process(
             sleeper.pid, start_time=facts.start_time, parent=facts.parent, command="sleeper", user=facts.user
         )
-        watchlist = Watchlist(estimate=lambda job: pytest.fail("no job is known"))
-        snapshot = make_snapshot([make_gpu(0, [row])], **changes)
-        return VramtopApp(ScriptedSource([snapshot]), watchlist, AppOptions(interval=0.25))
+        return app_of([make_snapshot([make_gpu(0, [row])], **changes)], make_watchlist(estimate=no_job))
 
     return make
 

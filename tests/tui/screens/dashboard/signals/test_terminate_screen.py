@@ -10,18 +10,16 @@ from typing import Any
 
 import psutil
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
-from screen_host import on_first_board, screen_text
+from builders import make_gpu, make_process, make_snapshot, make_watchlist
+from screen_host import app_of, on_first_board, screen_text
 from textual.widgets import Button
 from waiting import until_shown
 
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec, Parallel
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.terminate import ProcessTermination
 from vramtop.monitor.snapshot.snapshot import Source, WatchedJob
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
@@ -55,12 +53,9 @@ def open_app(
     *gpus: list, source: Source | None = None, watched: WatchedJob | None = None, **options: Any
 ) -> VramtopApp:
     """Make an app with one GPU for each list of processes."""
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=30))
-    if watched:
-        watchlist.add_run(watched)
     changes = {"source": source} if source else {}
     snapshot = make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)], time=time.time(), **changes)
-    return VramtopApp(ScriptedSource([snapshot]), watchlist, AppOptions(interval=0.25, **options))
+    return app_of([snapshot], make_watchlist(*([watched] if watched else []), device=30), **options)
 
 
 @pytest.fixture

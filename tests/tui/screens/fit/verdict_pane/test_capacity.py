@@ -1,21 +1,17 @@
 """The capacity of GPUs in MIG mode in the fit check."""
 
-from builders import make_budget, make_mig_gpu, make_snapshot
+from builders import make_board, make_budget, make_mig_gpu
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.screens.fit.gpu_picker import Capacity, GpuPicker
 
 FIRST, SECOND = (Job(name=name, model=ModelSpec(id="gpt2")) for name in ("first", "second"))
 
 
 def test_memory_of_earlier_pending_jobs_is_deducted_from_mig_devices() -> None:
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=16, high=17))
-    watchlist.add_pending(FIRST)
-    watchlist.add_pending(SECOND)
     picker = GpuPicker()
-    picker.show_board(watchlist.update(make_snapshot([make_mig_gpu(0, free=(30, 19))])))
+    picker.show_board(make_board([make_mig_gpu(0, free=(30, 19))], device=16, high=17, pending=[FIRST, SECOND]))
     # the first job uses the larger instance, which then has 14 GiB left; the second uses the other one
     assert [device.available_bytes for device in picker.devices(1, pinned=FIRST)] == [30 * GIB, 30 * GIB, 19 * GIB]
     assert [device.available_bytes for device in picker.devices(1, pinned=SECOND)] == [14 * GIB, 14 * GIB, 19 * GIB]
