@@ -9,8 +9,7 @@ from pathlib import Path
 from vramtop.estimator.common.limits import LimitError
 
 from ..host.file_text import file_text
-from ..host.process_environment import read_environ
-from ..host.process_stat import ancestor_pids, boot_time, is_same_start, read_stat
+from ..host.process_stat import ancestor_pids, boot_time, is_same_start, read_environ, read_stat
 
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")

@@ -12,7 +12,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 
 from ..anomalies.detector import AnomalyDetector
-from ..host.kinds import program_of
+from ..host.known_programs import program_of
 from ..host.plain_text import duration_text
 from ..host.process_stat import is_running
 from ..snapshot.memory_history import MemoryHistory

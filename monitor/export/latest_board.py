@@ -8,7 +8,7 @@ import msgspec
 
 from ..board.board import Board, stale_after_seconds
 from ..fleet.fleet import RankFacts
-from ..snapshot.faults import NO_DRIVER
+from ..snapshot.figures import NO_DRIVER
 from ..snapshot.snapshot import ProcessKey
 
 

@@ -13,9 +13,8 @@ import msgspec
 
 from vramtop.estimator.common.untrusted_files import check_nesting
 
-from ..host.process_environment import open_files
-from ..host.process_stat import namespace_pids
-from ..snapshot.field_types import MAX_UNIX_SECONDS
+from ..host.process_stat import namespace_pids, open_files
+from ..snapshot.figures import MAX_UNIX_SECONDS
 from ..snapshot.snapshot import AllocatorCounters, ProcessCounters
 
 _MAGIC = b"VRAMTOP1"

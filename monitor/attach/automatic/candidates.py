@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...board.board import BEING_READ, LEFT_ALONE, NoBudgetReason, ProcessRow
-from ...host.kinds import program_of
+from ...host.known_programs import program_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ...snapshot.faults import ASLEEP, NO_DRIVER, NOT_LISTED
+from ...snapshot.figures import ASLEEP, NO_DRIVER, NOT_LISTED
 from ..fleet import FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts
 from .series import Labels, Sample, Target, plain, whole
 

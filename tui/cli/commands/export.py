@@ -97,7 +97,7 @@ def _sampler(
     log: _Log,
 ) -> Sampler:
     """Return the sampler, which keeps the latest board; what attaches to runs and measures them follows it."""
-    from vramtop.monitor.snapshot.faults import NO_DRIVER
+    from vramtop.monitor.snapshot.figures import NO_DRIVER
     from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
     from vramtop.monitor.sources.optional_gpus import OptionalGpuSource
     from vramtop.monitor.sources.sampler import Sampler

@@ -7,7 +7,7 @@ from textual.binding import BindingType
 from textual.message import Message
 
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.host.inspect.ancestry import Ancestor, AncestryReader
+from vramtop.monitor.host.process_directory import Ancestor, AncestryReader
 from vramtop.monitor.snapshot.demand import Demand
 
 from ...background.latest_only_task import LatestOnlyTask
@@ -222,7 +222,7 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         if (pids := self._view.ancestors_to_read()) is None:
             return
         if self._ancestry is None:
-            from vramtop.monitor.host.inspect.ancestry import AncestryReader
+            from vramtop.monitor.host.process_directory import AncestryReader
 
             self._ancestry = AncestryReader()
         reader = self._ancestry

@@ -7,7 +7,7 @@ from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.board.board import Board, GpuRow
 from vramtop.monitor.board.display_filter import DisplayFilter, parse_devices
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.figures import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading
 from vramtop.tui.screens.dashboard.header_text import notices
 from vramtop.tui.screens.dashboard.table_view import TableView

@@ -18,7 +18,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.figures import Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
