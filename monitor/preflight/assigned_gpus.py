@@ -1,7 +1,6 @@
 """GPUs that a job's ranks will use if it is started with its environment."""
 
-from ..attach.gpu_assignment import GpuAssignment, assign_gpu, visible_mig_devices
-from ..attach.gpu_environment import GpuEnvironment
+from ..attach.gpu_assignment import GpuAssignment, GpuEnvironment, assign_gpu, visible_mig_devices
 from ..board.capacity import DeviceCapacity
 from .context import CheckContext
 
