@@ -24,7 +24,7 @@ from ..estimators import Estimators, pending_jobs
 def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """Export until interrupted; exit code 0."""
     if options.print_file is not None:
-        from vramtop.monitor.export.ready_files import dashboard_text, rules_text
+        from vramtop.monitor.export.metrics import dashboard_text, rules_text
 
         print({"rules": rules_text, "dashboard": dashboard_text}[options.print_file](), end="")
         return 0
