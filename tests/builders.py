@@ -14,7 +14,7 @@ from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.fleet import FleetGpu, FleetProcess, HostReading, RankFacts
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MigReading, Snapshot, Source, WatchedJob
-from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
+from vramtop.monitor.sources.nvml.device_calls import NoDriverError
 
 
 def make_budget(

@@ -8,7 +8,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.figures import Fault
 from vramtop.monitor.snapshot.snapshot import ProcessCounters, Snapshot, Source, WatchedJob
 from vramtop.monitor.sources.recording import RecordingWriter
 

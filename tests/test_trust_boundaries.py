@@ -37,7 +37,7 @@ USE_SHARED_FOLDERS = {
     "monitor/storage/reservations.py",  # checks owners of folder, files and processes
     "monitor/probe/snapshots.py",  # a file that must not exist yet, in the user's own run
     "monitor/preflight/checks/memory.py",  # asks how much is free in it
-    "monitor/preflight/checks/temporary_folder.py",  # asks whether a file without a name can be made in it
+    "monitor/preflight/checks/folders.py",  # asks whether a file without a name can be made in it
 }
 
 

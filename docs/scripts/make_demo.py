@@ -14,8 +14,8 @@ from vramtop.estimator.job.job import Job, Lora, ModelSpec, Target, Training
 from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, HostLoad, Snapshot, Source, WatchedJob
-from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import RecordingWriter
+from vramtop.monitor.sources.replay import demo_path
 
 SECONDS = 180
 START = 1_780_000_000.0

@@ -8,10 +8,9 @@ import msgspec
 from vramtop.estimator.common.trust import user_name
 
 from ..snapshot.snapshot import GpuProcess, Snapshot
-from .anomaly import Anomaly, IdleTracker, RuleContext
+from .anomaly import Anomaly, IdleTracker, ProcessOrigin, RuleContext, read_origin
 from .jobs import find_helpers, find_rank_conflicts
 from .leftovers import find_ended, find_forgotten, find_hidden_memory
-from .process_origin import ProcessOrigin, read_origin
 
 OriginReader = Callable[[int, float | None], ProcessOrigin | None]
 SCAN_INTERVAL_SECONDS = 2.0

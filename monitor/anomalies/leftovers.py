@@ -6,7 +6,7 @@ from vramtop.estimator.common.sizes import MIB, format_gib
 
 from ..host.plain_text import duration_text
 from ..host.process_directory import ENDED_NOTE, ZOMBIE_NOTE
-from ..snapshot.snapshot import GpuProcess, GpuReading
+from ..snapshot.snapshot import GpuProcess
 from .anomaly import Anomaly, RuleContext
 
 _MIN_IDLE_SECONDS = 1800.0
@@ -33,19 +33,16 @@ def find_forgotten(context: RuleContext, helper_pids: Collection[int]) -> Iterat
     mine = [process for process in context.processes.values() if process.user == context.viewer]
     for process in mine:
         excluded = process.note is not None or (process.used_bytes or 0) < _MIN_HELD_BYTES
-        if process.pid not in idle or process.pid in helper_pids or excluded or _uses_gpu(context, process):
+        if process.pid not in idle or process.pid in helper_pids or excluded:
+            continue
+        gpu = next(gpu for gpu in context.snapshot.gpus if gpu.index == context.home_gpus[process.pid])
+        if len(gpu.processes or ()) == 1 and gpu.utilisation_percent != 0:  # nobody else is at work on it
             continue
         later = _later_process(context, process, mine)
         origin = context.origin_of(process)
         orphan = origin is not None and origin.orphan
         if (later or orphan) and not any(_are_related(context, process, other) for other in working):
             yield _forgotten_anomaly(context, process, later)
-
-
-def _uses_gpu(context: RuleContext, process: GpuProcess) -> bool:
-    """True if it is alone on its GPU, and the GPU is not idle."""
-    gpu = next(gpu for gpu in context.snapshot.gpus if gpu.index == context.home_gpus[process.pid])
-    return len(gpu.processes or ()) == 1 and gpu.utilisation_percent != 0
 
 
 def _later_process(context: RuleContext, process: GpuProcess, mine: list[GpuProcess]) -> GpuProcess | None:
@@ -128,33 +125,22 @@ def find_hidden_memory(context: RuleContext) -> Iterator[Anomaly]:
     """Find memory of no visible process, beyond the driver's own."""
     for gpu in context.snapshot.gpus:
         rest = gpu.unattributed_bytes
-        if (
-            rest is not None
-            and rest >= _MIN_HIDDEN_BYTES
-            and gpu.reserved_bytes is not None
-            and not _is_host_memory(gpu)
-        ):
-            yield _hidden_memory(gpu, rest)
+        if rest is None or rest < _MIN_HIDDEN_BYTES or gpu.reserved_bytes is None:
+            continue
+        from vramtop.estimator.job.gpu_catalogue import match_nvml_name  # rarely needed, and reads the catalogue
 
-
-def _is_host_memory(gpu: GpuReading) -> bool:
-    """Return True for a model that shares the host's memory, also where its driver answers as if it did not."""
-    from vramtop.estimator.job.gpu_catalogue import match_nvml_name  # rarely needed, and reads the catalogue
-
-    model = match_nvml_name(gpu.name, None) if gpu.name else None
-    return model is not None and model.unified
-
-
-def _hidden_memory(gpu: GpuReading, rest: int) -> Anomaly:
-    others = "a process that is hidden from here (another container)"
-    if gpu.processes:
-        others = f"{others}, or memory that the visible ones share with the host (cudaMallocManaged)"
-    return Anomaly(
-        kind="unseen",
-        gpu=gpu.index,
-        pids=(),
-        held_bytes=rest,
-        sentence=f"{format_gib(rest)} GiB do not belong to any visible process",
-        advice=f"the owner may be {others}; if there is none, an ended process left this memory, and a GPU reset frees "
-        "it",
-    )
+        model = match_nvml_name(gpu.name, None) if gpu.name else None
+        if model is not None and model.unified:  # its driver may answer as if it did not share the host's memory
+            continue
+        others = "a process that is hidden from here (another container)"
+        if gpu.processes:
+            others = f"{others}, or memory that the visible ones share with the host (cudaMallocManaged)"
+        yield Anomaly(
+            kind="unseen",
+            gpu=gpu.index,
+            pids=(),
+            held_bytes=rest,
+            sentence=f"{format_gib(rest)} GiB do not belong to any visible process",
+            advice=f"the owner may be {others}; if there is none, an ended process left this memory, and a GPU reset "
+            "frees it",
+        )

@@ -11,8 +11,7 @@ from vramtop.estimator.readers.source.evidence import JobReading
 
 from ..probe.probe_reader import ProbeSample
 from ..snapshot.snapshot import GpuReading
-from .gpu_assignment import GpuAssignment, assign_gpu
-from .gpu_environment import GpuEnvironment
+from .gpu_assignment import GpuAssignment, GpuEnvironment, assign_gpu
 
 
 class RankProcess(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,9 +9,7 @@ from vramtop.estimator.readers.source.evidence import DeviceChoice
 
 from ..snapshot.gpu_list import gpu_list
 from ..snapshot.snapshot import GpuReading
-from .gpu_assignment import visible_gpus, visible_mig_devices
-from .gpu_environment import GpuEnvironment
-from .visible_devices import find_device, parse_visible_devices
+from .gpu_assignment import GpuEnvironment, find_device, parse_visible_devices, visible_gpus, visible_mig_devices
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 

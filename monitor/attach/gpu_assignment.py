@@ -1,17 +1,81 @@
-"""Determines the GPU of a process: where NVML lists it, else where its environment variables put it."""
+"""Determines the GPU of a process: where NVML lists it, else where its environment variables put it.
 
-from collections.abc import Sequence
+CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES are parsed as CUDA and the container toolkit do. Sources: the CUDA C++
+Programming Guide, "CUDA Environment Variables"; on repeated and mixed entries, which the guide leaves out, torch's
+``_parse_visible_devices`` (torch/cuda/__init__.py).
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from ..snapshot.snapshot import GpuReading
-from .gpu_environment import GpuEnvironment
-from .visible_devices import DeviceOrder, entry_kind, find_device, parse_visible_devices
 
 Certainty = Literal["certain", "likely", "unsure"]
 _NO_GPUS = ("none", "void")
 """Values of NVIDIA_VISIBLE_DEVICES for a container without GPUs."""
+DeviceOrder = Sequence[int | None] | None
+"""NVML indices in the order in which CUDA numbers the GPUs; an entry None is unknown; None: the same order."""
+_NUMBER = re.compile(r"\+?\d{1,9}(?!\d)")
+_DEVICE_FILE = re.compile(r"nvidia\d+")
+
+
+class GpuEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+    """The variables of a process's environment that decide which GPU it uses."""
+
+    cuda_visible_devices: str | None = None
+    cuda_device_order: str | None = None
+    local_rank: int | None = None
+    nvidia_visible_devices: str | None = None
+    own_numbering: bool = False
+    """The process runs in a container that vramtop does not run in, which numbers its GPUs from 0."""
+
+    @classmethod
+    def from_environ(
+        cls,
+        environ: Mapping[str, str],
+        *,
+        local_rank: int | None,
+        own_numbering: bool = False,
+    ) -> "GpuEnvironment":
+        """Read the variables of a process's environment.
+
+        Args:
+            environ: the environment with which the program started.
+            local_rank: its rank on this machine; None: it has none.
+            own_numbering: it runs in another container than vramtop, which numbers its GPUs from 0.
+        """
+        return cls(
+            cuda_visible_devices=environ.get("CUDA_VISIBLE_DEVICES"),
+            cuda_device_order=environ.get("CUDA_DEVICE_ORDER"),
+            local_rank=local_rank,
+            nvidia_visible_devices=environ.get("NVIDIA_VISIBLE_DEVICES"),
+            own_numbering=own_numbering,
+        )
+
+
+def has_own_gpu_numbering(root: Path | None, *, here: Path = Path("/")) -> bool:
+    """Return True if a process runs in a container that was given only some of this machine's GPUs.
+
+    Args:
+        root: root folder of the process as it is reached from here; None: the process shares ours.
+        here: our own root folder.
+    """
+    if root is None:
+        return False
+    theirs, ours = _device_files(root), _device_files(here)
+    return not ours or theirs != ours
+
+
+def _device_files(root: Path) -> frozenset[str]:
+    try:
+        return frozenset(name for name in os.listdir(root / "dev") if _DEVICE_FILE.fullmatch(name))  # noqa: PTH208
+    except OSError:
+        return frozenset()
 
 
 class GpuAssignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,3 +210,61 @@ def _order_uncertainty(environment: GpuEnvironment, gpus: Sequence[GpuReading] |
     if environment.cuda_device_order == "PCI_BUS_ID" or len({gpu.name for gpu in gpus or ()}) <= 1:
         return None
     return "CUDA lists the fastest of these unequal GPUs first, but NVML does not (CUDA_DEVICE_ORDER is not PCI_BUS_ID)"
+
+
+def parse_visible_devices(text: str, order: DeviceOrder, gpus: Sequence[GpuReading] | None) -> list[int | None]:
+    """Return the NVML indices that CUDA_VISIBLE_DEVICES names; None for an entry whose GPU is unknown.
+
+    The first invalid entry ends the list; a repeated entry empties it; entries of different kinds do not mix.
+
+    Args:
+        text: value of the variable.
+        order: GPUs that the process could use without the variable.
+        gpus: this machine's GPUs; None: they cannot be read.
+    """
+    kind = entry_kind(text)
+    devices: list[int | None] = []
+    names: set[str] = set()
+    for entry in map(str.strip, text.split(",")):
+        number = _NUMBER.match(entry)
+        if entry_kind(entry) != kind or (kind == "index" and number is None):
+            break
+        name = str(int(number[0])) if number else entry
+        if name in names:
+            return []
+        names.add(name)
+        device = find_device(entry, order, gpus)
+        if device is None and kind != "MIG" and gpus is not None:
+            break
+        devices.append(device)
+    return devices
+
+
+def find_device(entry: str, order: DeviceOrder, gpus: Sequence[GpuReading] | None) -> int | None:
+    """Return the NVML index of the GPU that an entry names; None if there is no such GPU, or more than one."""
+    entry = entry.strip()
+    if entry.startswith("MIG-"):
+        name = entry.removeprefix("MIG-")
+        if name.startswith("GPU-"):  # before R470: MIG-GPU-UUID/GPU instance/compute instance
+            return _find_by_uuid(name.partition("/")[0], gpus)
+        return next((gpu.index for gpu in gpus or () if any(entry == device.uuid for device in gpu.mig or ())), None)
+    if entry.startswith("GPU-"):
+        return _find_by_uuid(entry, gpus)
+    number = _NUMBER.match(entry)
+    if number is None:
+        return None
+    index = int(number[0])
+    if order is None:
+        return index
+    return order[index] if index < len(order) else None
+
+
+def entry_kind(text: str) -> str:
+    """Return the kind of the first entry: ``GPU`` or ``MIG`` for a UUID, else ``index``."""
+    text = text.strip()
+    return text[:3] if text.startswith(("GPU-", "MIG-")) else "index"
+
+
+def _find_by_uuid(prefix: str, gpus: Sequence[GpuReading] | None) -> int | None:
+    found = [gpu.index for gpu in gpus or () if gpu.uuid and gpu.uuid.lower().startswith(prefix.lower())]
+    return found[0] if len(found) == 1 else None

@@ -31,28 +31,18 @@ def with_live_facts(reading: JobReading, sample: ProbeSample | None) -> JobReadi
 
 def _live_findings(sample: ProbeSample) -> Iterator[Finding]:
     model = sample.model or {}
-    trained = _trained_of_model(model) or _trained_of_optimizers(sample.optimizers)
+    trained = 0
+    if model.get("sharded") is False:  # else a rank sees its share only
+        counts: Mapping[str, int] = model["parameters"]
+        trained = sum(count for name, count in counts.items() if name.endswith(" trained"))
+    if not trained and all(each.sharded in (None, "dtensor") for each in sample.optimizers):
+        trained = sum(count for each in sample.optimizers for count in each.trained.values())
     if trained:
         yield Finding(key="training.trainable_parameters", value=trained, origin=_MODEL, written=True)
     if names := _names(model.get("trained")):
         yield Finding(key="training.trainable", value=names, origin=_MODEL, written=True)
     if sample.optimizers:
         yield from _optimizer_findings(max(sample.optimizers, key=lambda each: sum(each.trained.values())))
-
-
-def _trained_of_model(model: Mapping[str, Any]) -> int | None:
-    """Return the elements that a model trains; None: a rank sees its share of them only, or nothing is reported."""
-    if model.get("sharded") is not False:
-        return None
-    counts: Mapping[str, int] = model["parameters"]
-    return sum(count for name, count in counts.items() if name.endswith(" trained"))
-
-
-def _trained_of_optimizers(optimizers: tuple[OptimizerFacts, ...]) -> int | None:
-    """Return the elements that all optimizers step; None: they are shares of a rank."""
-    if any(each.sharded not in (None, "dtensor") for each in optimizers):
-        return None
-    return sum(count for each in optimizers for count in each.trained.values())
 
 
 def _names(value: Any) -> list[str] | None:

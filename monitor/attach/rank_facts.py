@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping
 from vramtop.estimator.common.limits import LimitError
 
 from ..fleet.fleet import RankFacts
-from ..host.process_environment import read_environ
 from ..host.process_info import parse_rank
-from ..host.process_stat import is_same_start, start_time_of
+from ..host.process_stat import is_same_start, read_environ, start_time_of
 from ..snapshot.snapshot import ProcessKey
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")

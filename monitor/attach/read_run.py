@@ -18,7 +18,6 @@ from vramtop.estimator.job.job_file.load_and_save import names_user_code
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.program.launch import Launch
 from vramtop.estimator.readers.source.evidence import Finding, JobReading
 from vramtop.estimator.readers.source.filesystem_view import FilesystemView, follow_links
 
@@ -29,8 +28,7 @@ from ..host.process_stat import is_own_process, namespace_pids
 from ..host.run_processes import RunProcesses, find_run_processes
 from ..probe.probe_reader import ProbeReader
 from .attachment import Attachment, RankProcess
-from .gpu_assignment import assign_gpu
-from .gpu_environment import GpuEnvironment, has_own_gpu_numbering
+from .gpu_assignment import GpuEnvironment, assign_gpu, has_own_gpu_numbering
 from .live_facts import settings_from_probe, with_live_facts
 from .rehearse_run import kept_rehearsal
 
@@ -87,12 +85,17 @@ def read_run(
     reading = _with_configs_of_others(reading, environ, pid=program.pid, root=root)
     reading = _as_process_sees(reading, program.pid, root)
     require_running(pid, run.requested.start_time)
+    launcher = None
+    if run.launcher is not None:  # torchrun, accelerate, or the tool that starts its own workers
+        launch = run.launcher.launch
+        others = (name for name in launch.launchers if name != "tool")
+        launcher = next(others, launch.program_name or launch.launchers[0])
     return Attachment(
         pid=pid,
         start_time=run.requested.start_time,
         ranks=tuple(map(_rank_process, run.ranks)),
         reading=reading,
-        launcher=_launcher_name(run.launcher.launch) if run.launcher else None,
+        launcher=launcher,
         cwd=cwd,
         command=" ".join(displayed_arguments(program.argv)),
         worker_python=str(interpreter) if interpreter and root is None and is_own_process(program.pid) else None,
@@ -222,11 +225,6 @@ def _without_model(reading: JobReading, warning: str) -> JobReading:
     return replace(reading, missing=("model.id", *reading.missing), warnings=(*reading.warnings, warning))
 
 
-def _launcher_name(launch: Launch) -> str:
-    """Return the name of a launcher: ``torchrun``, ``accelerate``, or the tool that starts its own workers."""
-    return next((name for name in launch.launchers if name != "tool"), launch.program_name or launch.launchers[0])
-
-
 def _rank_process(process: ProcessInfo) -> RankProcess:
     environ = process.environ or {}
     local_rank = parse_rank(environ.get("LOCAL_RANK"))
@@ -319,11 +317,11 @@ _ESTIMATE_VARIABLES = (
 
 def _environ_from_here(environ: Mapping[str, str], root: Path | None) -> dict[str, str]:
     """Return a process's environment with the folders of its Hugging Face cache as they are reached from here."""
-    if root is None:
-        return {**environ, **_estimate_environ(environ)}
-    folders = {name: path for name, path in environ.items() if name in _ESTIMATE_VARIABLES and path.startswith("/")}
-    reached = {**environ, **{name: str(follow_links(root, f"{root}{path}")) for name, path in folders.items()}}
-    return {**reached, **_estimate_environ(reached)}
+    reached = dict(environ)
+    if root is not None:
+        folders = {name: path for name, path in environ.items() if name in _ESTIMATE_VARIABLES and path.startswith("/")}
+        reached |= {name: str(follow_links(root, f"{root}{path}")) for name, path in folders.items()}
+    return reached | _estimate_environ(reached)
 
 
 def _estimate_environ(environ: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from vramtop.estimator.common.errors import VramtopError
 
 if TYPE_CHECKING:
@@ -61,7 +63,13 @@ class BudgetCache:
         if isinstance(budget, str):
             return budget
         if budget.serving is not None:
-            return self._budget_on_gpu(budget, total_bytes)
+            from vramtop.estimator.server_budget import budget_on_gpu
+
+            by_total = self._rank_budgets.setdefault(job_key(budget.job), {})
+            total = total_bytes or 0
+            if total not in by_total:
+                by_total[total] = budget_on_gpu(budget, total_bytes)
+            return by_total[total]
         if not budget.stages or ranks != len(budget.ranks):
             return budget
         by_peak = self._rank_budgets.setdefault(self._key(run.job), {})
@@ -87,15 +95,6 @@ class BudgetCache:
         if isinstance(self._budgets.get(key, ""), str):  # else one that is as good or better is known
             self._budgets[key] = budget
 
-    def _budget_on_gpu(self, budget: Budget, total_bytes: int | None) -> Budget:
-        from vramtop.estimator.server_budget import budget_on_gpu
-
-        by_total = self._rank_budgets.setdefault(job_key(budget.job), {})
-        total = total_bytes or 0
-        if total not in by_total:
-            by_total[total] = budget_on_gpu(budget, total_bytes)
-        return by_total[total]
-
     def set_budget(self, budget: Budget) -> None:
         """Replace the quick estimate of a job by a better one."""
         key = job_key(budget.job)
@@ -116,6 +115,4 @@ class BudgetCache:
 
 def job_key(job: Job) -> bytes:
     """Return the identity of a job: its settings as JSON."""
-    import msgspec  # not before there is a job
-
     return msgspec.json.encode(job)

@@ -8,7 +8,7 @@ import msgspec
 
 from vramtop.estimator.common.records import replace
 
-from ..snapshot.faults import NOT_LISTED
+from ..snapshot.figures import NOT_LISTED
 from ..snapshot.gpu_list import gpu_list
 from ..snapshot.mig_devices import mig_label
 

@@ -12,10 +12,9 @@ from vramtop.estimator.common.sizes import MIB, UNSEEN_BYTES, format_gib
 
 from ..host.plain_text import duration_text
 from ..snapshot.memory_history import MemorySample, usual_interval
-from ..snapshot.snapshot import GpuProcess, ProcessCounters
-from .budget_bounds import exceeds_budget, reaches_budget
+from ..snapshot.snapshot import GpuProcess
 from .growth import MIN_DEVIATIONS, GrowthTrend, find_growth
-from .run_phases import MIN_CHANGE_FRACTION, STEADY_STEPS, PhaseTracker, RunPhase
+from .run_phases import MIN_CHANGE_FRACTION, STEADY_STEPS, PhaseTracker, RunPhase, exceeds_budget, reaches_budget
 
 Status = Literal[
     "loading", "warming_up", "on_budget", "over", "under", "growing", "incomplete", "ended", "out_of_memory", "unknown"
@@ -100,7 +99,11 @@ def compare_with_budget(
     trend = None
     if status in ("on_budget", "over"):
         left = left_bytes if status == "over" else None  # within its budget it may still reach its level quickly
-        trend = _trend(tracker.budget, history, process, left_bytes=left, was_growing=previous == "growing")
+        counters = process.counters if process else None
+        if counters is None or counters.steps is None or counters.steps >= STEADY_STEPS:
+            known = [(time, size) for time, size in history if size is not None]
+            start = next((at for at, (_, size) in enumerate(known) if reaches_budget(tracker.budget, size)), len(known))
+            trend = _trend(known[start:], tracker.budget.steady_device_bytes, left, previous)
     if trend is not None:
         status = "growing"
         sentence = _growth_sentence(trend, observed, left_bytes, " although it should be steady")
@@ -129,12 +132,7 @@ def compare_without_budget(
     """
     known = [(time, size) for time, size in history if size is not None]
     observed = history[-1][1] if history else None
-    trend = find_growth(
-        known,
-        min_bytes=max(MIN_GROWTH_BYTES, round(MIN_CHANGE_FRACTION * (observed or 0))),
-        left_bytes=left_bytes,
-        min_deviations=_MIN_DEVIATIONS_STILL_GROWING if previous == "growing" else MIN_DEVIATIONS,
-    )
+    trend = _trend(known, observed or 0, left_bytes, previous)
     if trend is None:
         return None
     return Comparison(
@@ -199,24 +197,14 @@ def _status(tracker: PhaseTracker, observed: int | None, previous: Status | None
 
 
 def _trend(
-    budget: Budget,
-    history: Sequence[MemorySample],
-    process: GpuProcess | None,
-    *,
-    left_bytes: int | None,
-    was_growing: bool,
+    readings: Sequence[tuple[float, int]], usual_bytes: int, left_bytes: int | None, previous: Status | None
 ) -> GrowthTrend | None:
-    """Return the trend of the readings since the job first reached its budget; None before its second step."""
-    counters = process.counters if process else None
-    if counters and counters.steps is not None and counters.steps < STEADY_STEPS:
-        return None
-    known = [(time, size) for time, size in history if size is not None]
-    start = next((at for at, (_, size) in enumerate(known) if reaches_budget(budget, size)), len(known))
+    """Return the trend of readings that are usually at this level."""
     return find_growth(
-        known[start:],
-        min_bytes=max(MIN_GROWTH_BYTES, round(MIN_CHANGE_FRACTION * budget.steady_device_bytes)),
+        readings,
+        min_bytes=max(MIN_GROWTH_BYTES, round(MIN_CHANGE_FRACTION * usual_bytes)),
         left_bytes=left_bytes,
-        min_deviations=_MIN_DEVIATIONS_STILL_GROWING if was_growing else MIN_DEVIATIONS,
+        min_deviations=_MIN_DEVIATIONS_STILL_GROWING if previous == "growing" else MIN_DEVIATIONS,
     )
 
 
@@ -264,20 +252,13 @@ def peak_usage(seen_bytes: int | None, history: Sequence[MemorySample], process:
         process: latest reading of the process, with torch's counters if it runs with the probe.
     """
     seen = seen_bytes or 0
-    if process and process.counters:
-        from_probe = _probe_peak_bytes(process, process.counters)
-        if from_probe is not None:
-            return PeakUsage(size_bytes=max(from_probe, seen), source="probe")
+    if process and process.counters and process.used_bytes is not None:
+        peak, reserved = process.counters.reserved_peak_bytes, process.counters.reserved_bytes
+        if peak is not None and reserved is not None:
+            outside = max(0, process.used_bytes - reserved)  # of torch: CUDA context, libraries
+            return PeakUsage(size_bytes=max(peak + outside, seen), source="probe")
     if process and process.peak_bytes is not None:
         return PeakUsage(size_bytes=max(process.peak_bytes, seen), source="accounting")
     if seen_bytes is None:
         return None
     return PeakUsage(size_bytes=seen_bytes, source="seen", interval_seconds=usual_interval(history))
-
-
-def _probe_peak_bytes(process: GpuProcess, counters: ProcessCounters) -> int | None:
-    """Return torch's peak of reserved bytes plus the present overhead outside of torch (CUDA context, libraries)."""
-    peak, reserved, used = counters.reserved_peak_bytes, counters.reserved_bytes, process.used_bytes
-    if peak is None or reserved is None or used is None:
-        return None
-    return peak + max(0, used - reserved)

@@ -43,7 +43,11 @@ def diagnose(
         counters=process.counters if process else None,
         assumed=assumed,
     )
-    return explain_divergence(budget, observation, _corrected_like(budget, estimate))
+    if budget.learned is None:
+        return explain_divergence(budget, observation, estimate)
+    from vramtop.estimator.learning.correction import carried
+
+    return explain_divergence(budget, observation, lambda job: carried(estimate(job), budget))
 
 
 _KEPT_TENSORS = (
@@ -71,11 +75,3 @@ def _causes_of_growth(process: GpuProcess | None) -> tuple[str, ...]:
     if allocated < _MOSTLY_TENSORS * reserved:
         return (_GROWING_CACHE, _KEPT_TENSORS)
     return (_KEPT_TENSORS, f"vramtop snapshot {process.pid} shows which lines hold the memory")
-
-
-def _corrected_like(budget: Budget, estimate: Callable[[Job], Budget]) -> Callable[[Job], Budget]:
-    if budget.learned is None:
-        return estimate
-    from vramtop.estimator.learning.correction import carried
-
-    return lambda job: carried(estimate(job), budget)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..host.kinds import program_path
-from ..host.known_programs import starts_sessions
+from ..host.known_programs import program_path, starts_sessions
 
 if TYPE_CHECKING:
     from vramtop.estimator.job.job import Job

@@ -12,7 +12,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 
 from ..anomalies.detector import AnomalyDetector
-from ..host.kinds import program_of
+from ..host.known_programs import program_of
 from ..host.plain_text import duration_text
 from ..host.process_stat import is_running
 from ..snapshot.memory_history import MemoryHistory
@@ -349,19 +349,22 @@ class PendingFits:
         devices = tuple(replace(each, growth=growth.get(each.device_index)) for each in devices)
         rows = []
         for job, budget in jobs:
-            problem = _no_check_reason(budget, devices)
-            if isinstance(budget, str) or problem:
-                rows.append(PendingRow(job=job, budget=None if isinstance(budget, str) else budget, problem=problem))
+            if isinstance(budget, str):
+                rows.append(PendingRow(job=job, problem=budget))
                 continue
-            fit = self._fits[job_key(job)] = before.get(job_key(job)) or _DebouncedFit()
+            if not devices:
+                need = format_gib(budget.ranks.highest.device_bytes)
+                problem = f"needs {need} GiB, and no GPU is visible here"
+                rows.append(PendingRow(job=job, budget=budget, problem=problem))
+                continue
+            key = job_key(job)
+            fit = self._fits[key] = before.get(key) or _DebouncedFit()
             chosen = [each for each in devices if not job.target.devices or each.uuid in job.target.devices]
             result = _check_pending(job, budget, chosen, host, fit.verdict)
             fit.verdict = result.verdict
             fit.add(result.verdict == "fits", snapshot.time)
-            changed_at = fit.changed_at
-            rows.append(
-                PendingRow(job=job, budget=budget, fit=result, fits=fit.fits is True, fits_changed_at=changed_at)
-            )
+            fits = fit.fits is True
+            rows.append(PendingRow(job=job, budget=budget, fit=result, fits=fits, fits_changed_at=fit.changed_at))
             if result.verdict in ("fits", "tight"):
                 devices = commit(devices, result.bytes_by_device)
         return tuple(rows)
@@ -387,15 +390,6 @@ class _DebouncedFit(msgspec.Struct):
         self._contrary_readings = self._contrary_readings + 1 if fits != self.fits else 0
         if self._contrary_readings >= _MIN_CONTRARY_READINGS:
             self.fits, self.changed_at, self._contrary_readings = fits, time, 0
-
-
-def _no_check_reason(budget: Budget | str, devices: Sequence[DeviceCapacity]) -> str | None:
-    """Return why the fit of a job cannot be checked; None: it can."""
-    if isinstance(budget, str):
-        return budget
-    if devices:
-        return None
-    return f"needs {format_gib(budget.ranks.highest.device_bytes)} GiB, and no GPU is visible here"
 
 
 def _check_pending(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ..snapshot.faults import NO_ANSWER, Fault
+from ..snapshot.figures import NO_ANSWER, Fault
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ import msgspec
 
 from vramtop.estimator.common.sizes import GIB, format_gib
 
-from ..snapshot.faults import ASLEEP
+from ..snapshot.figures import ASLEEP
 from .facts import DataFolderFacts, DoctorReport, DriverFacts, GpuFacts, InterpreterFacts, PermissionFacts, SystemFacts
 
 Severity = Literal["error", "warning", "note"]

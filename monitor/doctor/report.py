@@ -25,7 +25,7 @@ from ..host.process_stat import HOST_PID_NAMESPACE
 from ..preflight.job_launch import active_variable
 from ..preflight.machine import DRIVER_TIMEOUT_SECONDS
 from ..snapshot.snapshot import GpuReading
-from ..sources.nvml.nvml_errors import DRIVER_VERSION_FILE
+from ..sources.nvml.device_calls import DRIVER_VERSION_FILE
 from ..sources.nvml.nvml_source import NvmlSource
 from ..storage.user_file import data_folder
 from .facts import (

@@ -8,7 +8,7 @@ import msgspec
 
 from ..board.board import Board, stale_after_seconds
 from ..fleet.fleet import RankFacts
-from ..snapshot.faults import NO_DRIVER
+from ..snapshot.figures import NO_DRIVER
 from ..snapshot.snapshot import ProcessKey
 
 
@@ -56,11 +56,6 @@ class LatestBoard(msgspec.Struct, eq=False):
     def __post_init__(self) -> None:
         self._started_at = self.clock()
 
-    @property
-    def stale_seconds(self) -> float:
-        """Age from which a board is not exported."""
-        return stale_after_seconds(self.interval)
-
     def set(self, board: Board) -> None:
         """Take a new board; one of a machine without a driver is a failure."""
         if any(fault.code == NO_DRIVER for fault in board.snapshot.faults):
@@ -82,7 +77,7 @@ class LatestBoard(msgspec.Struct, eq=False):
         with self._lock:
             age = None if self._read_at is None else self.clock() - self._board_at
             waited = self.clock() - self._started_at if age is None else age
-            is_stale = waited > self.stale_seconds
+            is_stale = waited > stale_after_seconds(self.interval)
             return ReadingState(
                 board=None if is_stale else self._board,
                 interval_seconds=self.interval,

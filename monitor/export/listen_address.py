@@ -44,10 +44,8 @@ class ListenAddress(msgspec.Struct, frozen=True):
     @property
     def is_loopback(self) -> bool:
         """True if only this machine can reach it."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        address = _address(self.host)
+        return self.host == "localhost" if address is None else address.is_loopback
 
     def names(self, further: Iterable[str]) -> HostNames:
         """Return the names by which the server here may be asked: the one it is told to listen on is one of them."""
@@ -75,8 +73,11 @@ class HostNames(msgspec.Struct, frozen=True):
         A page of a stranger's whose name resolves to this machine (DNS rebinding) sends its own name here. The port is
         that of a tunnel where there is one, and is not compared.
         """
-        name = _host_name(host or "")
-        if name is None:
+        try:
+            name = urlsplit(f"//{host}").hostname if _HOST.fullmatch(host or "") else None
+        except ValueError:
+            name = None
+        if not name:
             return False
         if name in ("localhost", *(each.lower() for each in self.further)):
             return True
@@ -87,15 +88,6 @@ class HostNames(msgspec.Struct, frozen=True):
 
 
 _HOST = re.compile(r"[A-Za-z0-9._\-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
-
-
-def _host_name(host: str) -> str | None:
-    """Return the name or address in a ``Host`` header, without its port; None: it is none."""
-    try:
-        name = urlsplit(f"//{host}").hostname if _HOST.fullmatch(host) else None
-    except ValueError:
-        return None
-    return name or None
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -1,4 +1,6 @@
-"""The metrics of ``vramtop export``: name, type, labels and meaning. ``docs/reference/metrics.md`` has the same table.
+"""The metrics of ``vramtop export``: name, type, labels and meaning, and the rules and the dashboard that go with them.
+
+``docs/reference/metrics.md`` has the same table.
 
 Names follow https://prometheus.io/docs/practices/naming: base units, ``_total`` for counters, ``_info`` for facts.
 No label is called ``job``: Prometheus gives that name to the scrape job and would rename ours to ``exported_job``.
@@ -6,6 +8,7 @@ No label is called ``job``: Prometheus gives that name to the scrape job and wou
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import Literal, get_args
 
 import msgspec
@@ -165,3 +168,13 @@ PENDING_BUDGET = _gauge("pending_budget_bytes", _PENDING, "Predicted peak of its
 PENDING_MARGIN = _gauge(
     "pending_margin_bytes", _PENDING, "Memory to spare on its worst GPU; negative if it does not fit."
 )
+
+
+def rules_text() -> str:
+    """Return the alerting rules for Prometheus, YAML."""
+    return (files(__package__) / "vramtop_rules.yml").read_text()
+
+
+def dashboard_text() -> str:
+    """Return the Grafana dashboard, JSON as its import takes it."""
+    return (files(__package__) / "grafana_dashboard.json").read_text()

@@ -17,8 +17,6 @@ from .samples import Values, values_by_family
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from prometheus_client.core import Metric as Family
-
     from .latest_board import LatestBoard
 
     Encoder = Callable[..., bytes]
@@ -50,7 +48,13 @@ class MetricsText:
         Args:
             accept: the client's Accept header; None: the plain text format.
         """
-        encoder, content_type = _choose_encoder(accept)
+        from prometheus_client import ProcessCollector
+        from prometheus_client.exposition import choose_encoder
+
+        try:
+            encoder, content_type = choose_encoder(accept or "")
+        except (TypeError, ValueError):  # no number where the version should be
+            encoder, content_type = choose_encoder("")
         with self._lock:
             if content_type not in self._encoded and len(self._encoded) >= _MAX_FORMATS:
                 self._encoded.clear()
@@ -59,20 +63,9 @@ class MetricsText:
             parts = [
                 _encode(encoder, metric, values[metric.family], known) for metric in TABLE if metric.family in values
             ]
-        from prometheus_client import ProcessCollector
-
         parts.append(encoder(ProcessCollector(registry=None)).removesuffix(_EOF))
         is_open = content_type.startswith("application/openmetrics-text")
         return b"".join(parts) + (_EOF if is_open else b""), content_type
-
-
-def _choose_encoder(accept: str | None) -> tuple[Encoder, str]:
-    from prometheus_client.exposition import choose_encoder
-
-    try:
-        return choose_encoder(accept or "")
-    except (TypeError, ValueError):  # no number where the version should be
-        return choose_encoder("")
 
 
 def _encode(encoder: Encoder, metric: Metric, values: Values, known: dict[str, tuple[Values, bytes]]) -> bytes:
@@ -80,17 +73,11 @@ def _encode(encoder: Encoder, metric: Metric, values: Values, known: dict[str, t
     before = known.get(metric.family)
     if before is not None and before[0] == values:
         return before[1]
-    family = _family(metric, values)
-    text = encoder(SimpleNamespace(collect=lambda: [family])).removesuffix(_EOF)
-    known[metric.family] = values, text
-    return text
-
-
-def _family(metric: Metric, values: Values) -> Family:
     from prometheus_client.core import Metric as Family
 
     family = Family(metric.family, metric.help, metric.type, metric.unit)
-    names = metric.all_labels
     for labels, value in values.items():
-        family.add_sample(metric.name, dict(zip(names, labels, strict=True)), value)
-    return family
+        family.add_sample(metric.name, dict(zip(metric.all_labels, labels, strict=True)), value)
+    text = encoder(SimpleNamespace(collect=lambda: [family])).removesuffix(_EOF)
+    known[metric.family] = values, text
+    return text

@@ -45,13 +45,7 @@ def all_samples(state: ReadingState, version: str) -> Iterator[Sample]:
     yield metrics.FAILURES, (), state.failures
     if state.failure is not None:
         yield metrics.HOST_FAULT, (state.failure,), 1
-    if state.board is not None:
-        yield from _board_samples(state)
-
-
-def _board_samples(state: ReadingState) -> Iterator[Sample]:
-    board = state.board
-    if board is None:
+    if (board := state.board) is None:
         return
     source = board.snapshot.source
     yield metrics.HOST, tuple(map(label_text, (source.host, source.driver_version, source.cuda_version))), 1
@@ -193,7 +187,14 @@ def _process(row: ProcessRow, labels: Labels) -> Iterator[Sample]:
     yield metrics.PROCESS_START, labels, row.process.start_time
     yield metrics.PROCESS_USED, labels, row.process.used_bytes
     yield metrics.PROCESS_HAS_BUDGET, labels, int(row.budget is not None)
-    yield from _budget(row, labels)
+    if row.budget is not None:
+        peak = row.budget.peak
+        yield metrics.PROCESS_BUDGET, labels, row.budget.steady_device_bytes
+        yield metrics.PROCESS_LOW, labels, peak.low_bytes
+        yield metrics.PROCESS_HIGH, labels, peak.shown_high_bytes
+        for name, size in peak.components.items():
+            yield metrics.PROCESS_COMPONENT, (*labels, name), size
+        yield metrics.PROCESS_COMPONENT, (*labels, "slack"), max(0, peak.device_bytes - peak.components.total_bytes)
     comparison, counters = row.comparison, row.process.counters
     if comparison is not None:
         yield metrics.PROCESS_PEAK, labels, comparison.peak_usage.size_bytes if comparison.peak_usage else None
@@ -210,18 +211,6 @@ def _process(row: ProcessRow, labels: Labels) -> Iterator[Sample]:
         yield metrics.TORCH_RESERVED, labels, counters.reserved_bytes
         yield metrics.STEP_SECONDS, labels, counters.step_seconds
         yield metrics.STEPS, labels, counters.steps
-
-
-def _budget(row: ProcessRow, labels: Labels) -> Iterator[Sample]:
-    if row.budget is None:
-        return
-    peak = row.budget.peak
-    yield metrics.PROCESS_BUDGET, labels, row.budget.steady_device_bytes
-    yield metrics.PROCESS_LOW, labels, peak.low_bytes
-    yield metrics.PROCESS_HIGH, labels, peak.shown_high_bytes
-    for name, size in peak.components.items():
-        yield metrics.PROCESS_COMPONENT, (*labels, name), size
-    yield metrics.PROCESS_COMPONENT, (*labels, "slack"), max(0, peak.device_bytes - peak.components.total_bytes)
 
 
 def _states(metric: metrics.Metric, labels: Labels, current: str) -> Iterator[Sample]:

@@ -6,9 +6,9 @@ from vramtop.estimator.common.secrets import displayed
 
 from ..board.board import Board, GpuRow, PendingRow, ProcessRow
 from ..board.capacity import unusable_reason
-from ..host.kinds import kind_label
+from ..host.known_programs import kind_label
 from ..host.plain_text import displayed_line
-from ..snapshot.faults import ASLEEP, NOT_LISTED
+from ..snapshot.figures import ASLEEP, NOT_LISTED
 from ..snapshot.mig_devices import MigDevice
 from ..snapshot.snapshot import DeviceIndex, GpuReading, ProcessKey
 from .fleet import SAME_NAMES, FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts

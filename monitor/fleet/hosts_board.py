@@ -20,9 +20,9 @@ from ..board.comparison import Comparison, PeakUsage, Status
 from ..board.fit_result import FitResult
 from ..board.growth import GrowthTrend
 from ..board.watchlist import Watchlist
-from ..host.kinds import program_of
+from ..host.known_programs import program_of
 from ..host.plain_text import duration_text
-from ..snapshot.faults import ASLEEP, NO_ANSWER, Fault
+from ..snapshot.figures import ASLEEP, NO_ANSWER, Fault
 from ..snapshot.snapshot import GpuKey, GpuProcess, GpuReading, Snapshot, Source
 from .fleet import SAME_NAMES, Fleet, FleetGpu, FleetPending, FleetProcess, FleetSource, HostReading, HostTotals
 

@@ -8,7 +8,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.limits import LimitError, decode_json
 
 from ..host.plain_text import sanitize_line
-from ..snapshot.field_types import MAX_UNIX_SECONDS
+from ..snapshot.figures import MAX_UNIX_SECONDS
 from .fleet import HostReading
 
 SCHEMA = 1

@@ -112,8 +112,12 @@ class RunRecorder(msgspec.Struct):
             return
         now = board.snapshot.time
         found = _Kept(time=now, peak_bytes=_peak_bytes(row), state=state, method=budget.method)
-        if followed.kept is not None and not _adds_to(found, followed.kept, ended=run.ended_at is not None):
-            return
+        if (before := followed.kept) is not None:  # only what is new, and not too soon
+            rose = found.peak_bytes > _MIN_RISE * before.peak_bytes
+            if (found.state, found.method) == (before.state, before.method) and not rose:
+                return
+            if run.ended_at is None and now - before.time < MIN_SECONDS:
+                return
         facts = next((known for key in run.pids if (known := self.facts(key)) is not None), None)
         driver = board.snapshot.source.driver_version
 
@@ -152,14 +156,6 @@ class RunRecorder(msgspec.Struct):
         with contextlib.suppress(ProcessLimitError):  # the next board tries again
             start_thread(threading.Thread(target=keep, name=THREAD))  # not a daemon: the program waits for it at exit
             followed.kept = found
-
-
-def _adds_to(found: _Kept, before: _Kept, *, ended: bool) -> bool:
-    """Return True if figures are worth another measurement: there is something new, and not too soon."""
-    rose = found.peak_bytes > _MIN_RISE * before.peak_bytes
-    if (found.state, found.method) == (before.state, before.method) and not rose:
-        return False
-    return ended or found.time - before.time >= MIN_SECONDS
 
 
 def _follow(run: RunRow) -> _Followed:

@@ -1,9 +1,13 @@
-"""User, name, command line and start time of the processes on the GPUs, read once per process and checked each tick."""
+"""User, name, command line and start time of the processes on the GPUs, read once per process and checked each tick.
+
+For the tree view, also of the processes that have started them: launchers, shells, scheduler steps.
+"""
 
 from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -11,6 +15,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.secrets import displayed_arguments
 
 from .containers import container_info
+from .known_programs import starts_sessions
 from .plain_text import displayed_line, sanitize_line
 from .process_stat import ProcessStat, boot_time, read_stat, real_uid
 
@@ -107,12 +112,14 @@ class ProcessDirectory:
             return None
         uid = real_uid(status or b"")
         arguments = os.fsdecode(line or b"").rstrip("\0")
+        # sanitized before secrets are masked: escape sequences could hide their form
+        plain = [sanitize_line(argument, cut=False) or "" for argument in arguments.split("\0")]
         name = displayed_line(_full_name(os.fsdecode(stat.thread_name.partition(b"(")[2]), arguments))
         return ProcessFacts(
             start_time=stat.start_time(self._boot_time),
             user=None if uid is None else self._user(uid),
             name=name or None,
-            command=_command_line(arguments),
+            command=sanitize_line(" ".join(displayed_arguments(plain))),
             runs_in=_runs_in(pid),
         )
 
@@ -163,12 +170,6 @@ def _runs_in(pid: int) -> str | None:
     return displayed_line(next(iter(container_info(pid, environ)), None)) or None
 
 
-def _command_line(arguments: str) -> str | None:
-    """Return the arguments in one line; sanitized before secrets are masked: escape sequences could hide their form."""
-    plain = [sanitize_line(argument, cut=False) or "" for argument in arguments.split("\0")]
-    return sanitize_line(" ".join(displayed_arguments(plain)))
-
-
 _KERNEL_NAME_BYTES = 15
 """The kernel cuts process names to this length."""
 
@@ -210,3 +211,48 @@ def _inode(pid: int) -> int | None:
         return os.stat(f"/proc/{pid}").st_ino  # noqa: PTH116 - Path costs more than the call itself, 500 times a tick
     except OSError:
         return None
+
+
+_MAX_ANCESTORS = 64
+"""More are not followed from one process."""
+
+
+class Ancestor(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that has started others, and is on no GPU itself."""
+
+    pid: int
+    name: str | None = None
+    command: str | None = None
+    user: str | None = None
+    parent: int | None = None
+    """Pid of the next ancestor; None: that one starts whole sessions, and is of no interest."""
+
+
+class AncestryReader:
+    """Reads ancestors from ``/proc``; what was read of a process is kept while it is asked for. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._directory = ProcessDirectory()
+
+    def read(self, parents: Collection[int], on_gpu: Collection[int]) -> Mapping[int, Ancestor]:
+        """Return the ancestors by pid, up to the one that starts sessions.
+
+        Args:
+            parents: pids of the parents of the processes on the GPUs.
+            on_gpu: pids of these processes, which are no ancestors to be read.
+        """
+        found: dict[int, Ancestor] = {}
+        for parent in parents:
+            pid: int | None = parent
+            for _ in range(_MAX_ANCESTORS):
+                if pid is None or pid <= 1 or pid in found or pid in on_gpu:
+                    break
+                facts = self._directory.describe(pid)
+                if facts.note == GONE_NOTE or starts_sessions(facts.name):
+                    break
+                found[pid] = Ancestor(
+                    pid=pid, name=facts.name, command=facts.command, user=facts.user, parent=facts.parent
+                )
+                pid = facts.parent
+        self._directory.end_tick()
+        return found

@@ -1,5 +1,6 @@
 """One process as vramtop may read it: command line, environment, folder, interpreter and parent."""
 
+import contextlib
 import math
 import os
 import re
@@ -18,16 +19,15 @@ from vramtop.estimator.common.secrets import displayed_arguments
 from vramtop.estimator.readers.program.launch import Launch
 from vramtop.estimator.readers.tools.tool_registry import parse_launch
 
-from .kinds import has_server_title, identify
-from .known_programs import KnownProgram
-from .process_environment import read_command_line, read_environ
-from .process_stat import is_same_start, processes_by_parent
+from .known_programs import SERVERS, KnownProgram, identify
+from .process_stat import is_same_start, processes_by_parent, read_command_line, read_environ
 
 UnreadableReason = Literal["no access", "ended", "starting", "unreadable", "not training", "server", "too long"]
 _LOCAL_RANK_OPTION = re.compile(r"--local[-_]rank=\d+$")
 _MAX_COMMAND_CHARACTERS = 120
 _SHELLS = ("sh", "bash", "zsh", "dash", "fish", "ksh")
 _CONTAINER_INITS = ("tini", "tini-static", "dumb-init", "docker-init", "catatonit", "timeout", "env", "nohup")
+_SERVER_TITLES = tuple(title for server in SERVERS for title in server.titles)
 _MULTIPROCESSING_MODULES = tuple(f"multiprocessing.{name}" for name in ("spawn", "forkserver", "resource_tracker"))
 
 
@@ -74,7 +74,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_titled(self) -> bool:
         """True if a server has put a title in place of its command line: that of the server says what it runs."""
-        return has_server_title(self.argv)
+        return bool(self.argv) and self.argv[0].startswith(_SERVER_TITLES)
 
     @property
     def known_program(self) -> KnownProgram:
@@ -134,8 +134,9 @@ def read_process(pid: int, *, start_time: float | None = None) -> ProcessInfo:
     try:
         process = psutil.Process(pid)
         started = process.create_time()
-        argv = read_command_line(pid)
-        environ = _environ(pid)
+        argv, environ = read_command_line(pid), None
+        with contextlib.suppress(OSError):
+            environ = read_environ(pid)
         if not argv and process.status() == psutil.STATUS_ZOMBIE:
             sentence = f"Process {pid} has ended already (a zombie that its parent has not reaped)."
             raise UnreadableProcessError(sentence, reason="ended")
@@ -209,13 +210,6 @@ _TREE = _ProcessTree()
 def parse_rank(text: str | None) -> int | None:
     """Return the number in a rank or world size variable; None if it is missing or no number."""
     return int(text) if text is not None and text.isdecimal() and len(text) < 10 else None
-
-
-def _environ(pid: int) -> dict[str, str] | None:
-    try:
-        return read_environ(pid)
-    except OSError:
-        return None
 
 
 def _process_info(

@@ -10,8 +10,8 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.readers.tools.tool_registry import find_program_index, find_tool_by_launch
 
-from .process_environment import open_files
 from .process_info import ProcessInfo, UnreadableProcessError, UnreadableReason, ancestors, descendants
+from .process_stat import open_files
 
 
 class RunProcesses(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,15 +255,14 @@ def _server_workers(program: ProcessInfo) -> tuple[ProcessInfo, ...]:
     return ()
 
 
-def _holds_gpu_memory(pid: int, on_gpu: Collection[int] | None) -> bool:
-    return pid in on_gpu if on_gpu is not None else _has_gpu_open(pid)
-
-
 _GPU_FILE = re.compile(r"/dev/(nvidia\d+|dxg)")
+"""Of the Linux driver, and of WSL."""
 
 
-def _has_gpu_open(pid: int) -> bool:
-    """Return True if a GPU's device file is open, as with a CUDA context (Linux driver; ``/dev/dxg`` in WSL)."""
+def _holds_gpu_memory(pid: int, on_gpu: Collection[int] | None) -> bool:
+    """Return True if it is on a GPU; if unknown, if it has a GPU's device file open, as with a CUDA context."""
+    if on_gpu is not None:
+        return pid in on_gpu
     try:
         return any(_GPU_FILE.fullmatch(target) for _, target in open_files(pid))
     except OSError:

@@ -12,8 +12,16 @@ from typing import Literal
 from vramtop.estimator.common.errors import VramtopError
 
 from ..snapshot.snapshot import GpuProcess, ProcessKey, Source
-from .process_environment import open_files
-from .process_stat import HOST_PID_NAMESPACE, ancestor_pids, boot_time, is_same_start, load_stat, read_stat, real_uid
+from .process_stat import (
+    HOST_PID_NAMESPACE,
+    ancestor_pids,
+    boot_time,
+    is_same_start,
+    load_stat,
+    open_files,
+    read_stat,
+    real_uid,
+)
 
 GRACE_SECONDS = 10.0
 """Time for a process to end after SIGTERM before SIGKILL is offered again; ``docker stop`` allows as much."""

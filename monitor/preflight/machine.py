@@ -80,8 +80,3 @@ def this_machine(
         gpu_type=next((device.gpu_type for device in devices if device.name), None),
         host=host,
     )
-
-
-def described_machine(devices: tuple[DeviceCapacity, ...], gpu_type: Gpu | None, host: int | None = None) -> Machine:
-    """Return a machine that is not this one."""
-    return Machine(devices=devices, gpu_type=gpu_type, host=host)

@@ -62,8 +62,6 @@ def find_model_location(job: Job, environ: Mapping[str, str]) -> ModelLocation |
 
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-
-
 _REVISION = re.compile(r"[\w.-]+")
 
 
@@ -78,12 +76,6 @@ def _cached_snapshot(name: str, environ: Mapping[str, str]) -> Path | None:
         return None
     folder = repository / "snapshots" / revision
     return folder if _REVISION.fullmatch(revision) and is_folder(folder) else None
-
-
-def is_downloaded(location: ModelLocation, job: Job) -> bool:
-    """Return True if all files of the model are on the disk."""
-    folder = inspect_model(location, job)
-    return folder is not None and folder.complete
 
 
 def inspect_model(location: ModelLocation, job: Job) -> ModelFolder | None:
@@ -103,8 +95,6 @@ _WEIGHTS = (
     ("pytorch_model.bin", "pytorch_model.bin.index.json"),
 )
 """A single file, or the index of several shards: in the order in which transformers does (modeling_utils.py)."""
-
-
 _TOKENIZERS = (
     *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model"),
     *("tekken.json", "tokenizer_config.json", "preprocessor_config.json"),

@@ -13,9 +13,8 @@ import msgspec
 
 from vramtop.estimator.common.untrusted_files import check_nesting
 
-from ..host.process_environment import open_files
-from ..host.process_stat import namespace_pids
-from ..snapshot.field_types import MAX_UNIX_SECONDS
+from ..host.process_stat import namespace_pids, open_files
+from ..snapshot.figures import MAX_UNIX_SECONDS
 from ..snapshot.snapshot import AllocatorCounters, ProcessCounters
 
 _MAGIC = b"VRAMTOP1"
@@ -213,7 +212,7 @@ def parse_sample(figures: bytes, facts: bytes) -> ProbeSample | None:
     try:
         data = {**json.loads(facts), **json.loads(figures)}
         check_nesting(data)
-        steps = data.get("steps") or {}
+        steps, error = data.get("steps") or {}, data.get("error")
         return ProbeSample(
             pid=_required_count(data["pid"]),
             time=_seconds(data["time"]) or 0.0,
@@ -225,7 +224,7 @@ def parse_sample(figures: bytes, facts: bytes) -> ProbeSample | None:
             model=_model(data.get("model")),
             optimizers=_optimizers(data.get("optimizers")),
             ended=_seconds(data.get("ended")),
-            error=_class_name(data.get("error")),
+            error=error if isinstance(error, str) and error.isidentifier() else None,  # else escape sequences
             snapshot=_snapshot(data.get("snapshot")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # of another version, or a forgery
@@ -260,10 +259,7 @@ def _mapping(value: Any) -> Mapping[str, Any] | None:
 
 def _model(value: Any) -> Mapping[str, Any] | None:
     """Return the model's facts without invalid parameter counts."""
-    if not isinstance(value, dict):
-        return None
-    counts = _mapping(value.get("parameters")) or {}
-    return {**value, "parameters": {name: count for name, count in counts.items() if _count(count) is not None}}
+    return {**value, "parameters": _counts(value.get("parameters"))} if isinstance(value, dict) else None
 
 
 def _optimizers(value: Any) -> tuple[OptimizerFacts, ...]:
@@ -276,7 +272,7 @@ def _optimizers(value: Any) -> tuple[OptimizerFacts, ...]:
                 for name, option in (_mapping(each.get("options")) or {}).items()
                 if str(name).isidentifier() and type(option) in (bool, int, float, type(None))
             },
-            trained=_counts(each.get("trained")),
+            trained={name: count for name, count in _counts(each.get("trained")).items() if name.isidentifier()},
             sharded=each.get("sharded") if each.get("sharded") in (None, "dtensor") else "other",
         )
         for each in (value if isinstance(value, list) else ())
@@ -286,7 +282,7 @@ def _optimizers(value: Any) -> tuple[OptimizerFacts, ...]:
 
 def _counts(value: Any) -> dict[str, int]:
     counts = _mapping(value) or {}
-    return {name: count for name, count in counts.items() if name.isidentifier() and _count(count) is not None}
+    return {name: count for name, count in counts.items() if _count(count) is not None}
 
 
 def _snapshot(value: Any) -> SnapshotAnswer | None:
@@ -295,8 +291,3 @@ def _snapshot(value: Any) -> SnapshotAnswer | None:
         return None
     file, error = (each if isinstance(each, str) else None for each in (value.get("file"), value.get("error")))
     return SnapshotAnswer(request=request, file=file, bytes=_count(value.get("bytes")), error=error)
-
-
-def _class_name(value: Any) -> str | None:
-    """Return an exception's class name; None if it is not an identifier, which could contain escape sequences."""
-    return value if isinstance(value, str) and value.isidentifier() else None

@@ -104,7 +104,11 @@ def stop() -> None:
 
 def publish_facts(**facts: Any) -> None:
     """Publish further facts; values that JSON cannot express become text at once."""
-    _quietly(_update_facts, facts)
+    try:
+        _encoded[0] = encode_json({**_facts, **facts}).encode("ascii")
+        _facts.update(facts)
+    except Exception:  # no exception of the probe may reach the user's program
+        pass
 
 
 def step_began() -> None:
@@ -128,11 +132,6 @@ def step_ended(step: Any = None) -> None:
     _steps["began"] = None
     _steps["ended"] = now
     _steps["last"] = step
-
-
-def _update_facts(facts: dict[str, Any]) -> None:
-    _encoded[0] = encode_json({**_facts, **facts}).encode("ascii")
-    _facts.update(facts)
 
 
 def _run(interval: float, wake: threading.Event) -> None:

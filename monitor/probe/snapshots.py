@@ -71,19 +71,16 @@ def dump(kind: str, **facts: Any) -> tuple[str, int]:
     rank = _rank()
     name = f"vramtop-{kind}-{'' if rank is None else f'rank{rank}-'}{os.getpid()}.pickle"
     failure: Exception | None = None
-    for each in (settings["folder"] or _working_folder(), os.environ.get("TMPDIR") or "/tmp"):  # noqa: S108 - another name is given
+    try:
+        here = os.getcwd()
+    except OSError:  # it was removed
+        here = "/"
+    for each in (settings["folder"] or here, os.environ.get("TMPDIR") or "/tmp"):  # noqa: S108 - another name is given
         try:
             return _write(os.path.join(each, name), snapshot)
         except OSError as error:
             failure = failure or error
     raise CannotDumpError(f"it cannot be written: {failure}")
-
-
-def _working_folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it was removed
-        return "/"
 
 
 def _write(path: str, snapshot: Any) -> tuple[str, int]:

@@ -113,12 +113,12 @@ def _uses_checkpointing(model: Any) -> bool:
 def _without_secrets(value: Any) -> Any:
     """Return a value that JSON can express, without items that may be secret: tokens and keys."""
     if isinstance(value, dict):
-        return {str(k): _without_secrets(v) for k, v in value.items() if not _is_secret(str(k))}
+        named = ((str(name), v) for name, v in value.items())
+        return {
+            name: _without_secrets(v)
+            for name, v in named
+            if not name.lower().endswith(_SECRET_ENDINGS) and name.lower() != "token"
+        }
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_without_secrets(v) for v in value]
     return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
-
-
-def _is_secret(name: str) -> bool:
-    name = name.lower()
-    return name.endswith(_SECRET_ENDINGS) or name == "token"

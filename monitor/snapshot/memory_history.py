@@ -87,9 +87,8 @@ class MemoryHistory:
         Intervals are of equal length and get longer as the process gets older.
         """
         with self._lock:
-            lifetime, recent = self._lifetimes.get(key), _samples(self._processes.get(key))
-            past = [] if lifetime is None or not recent else lifetime.before(recent[0][0])
-            return [*past, *recent]
+            recent = _samples(self._processes.get(key))
+            return [*self._lifetimes[key].before(recent[0][0]), *recent] if recent else []
 
 
 class _RingBuffer:

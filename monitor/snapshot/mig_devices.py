@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from vramtop.estimator.common.sizes import format_gib
 
-from .faults import Fault
+from .figures import Fault
 from .snapshot import GpuKey, GpuProcess, GpuReading, MigReading
 
 _FIELDS = ("total_bytes", "used_bytes", "free_bytes", "reserved_bytes")
@@ -97,7 +97,7 @@ def device_of(gpu: GpuReading, process: GpuProcess) -> GpuReading:
 
 def _device(gpu: GpuReading, device: MigReading, same_instance: Sequence[MigReading]) -> MigDevice:
     shared, first = len(same_instance) > 1, same_instance[0]
-    processes = _processes_in(gpu, device)
+    processes = gpu.processes and tuple(each for each in gpu.processes if each.gpu_instance == device.gpu_instance)
     own = processes and tuple(each for each in processes if each.compute_instance == device.compute_instance)
     return MigDevice(
         index=gpu.index,
@@ -113,13 +113,6 @@ def _device(gpu: GpuReading, device: MigReading, same_instance: Sequence[MigRead
         shares_memory=shared,
         shares_memory_of=None if device is first else mig_label(gpu.index, first, shares_memory=True),
     )
-
-
-def _processes_in(gpu: GpuReading, device: MigReading) -> tuple[GpuProcess, ...] | None:
-    """Return the processes of a device's GPU instance."""
-    if gpu.processes is None:
-        return None
-    return tuple(process for process in gpu.processes if process.gpu_instance == device.gpu_instance)
 
 
 def _faults(gpu: GpuReading, device: MigReading, processes: tuple[GpuProcess, ...] | None) -> tuple[Fault, ...]:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from .faults import ASLEEP, HOST_MEMORY, NO_ANSWER, Fault
-from .field_types import Count, Degrees, DriverFigure, Load, Percent, Seconds, Watts
+from .figures import ASLEEP, HOST_MEMORY, NO_ANSWER, Count, Degrees, DriverFigure, Fault, Load, Percent, Seconds, Watts
 from .gpu_details import GpuDetails
 
 if TYPE_CHECKING:

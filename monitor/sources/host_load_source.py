@@ -57,7 +57,11 @@ class HostLoadReader:
         )
 
     def _cpu_percent(self, limit: float | None) -> float | None:
-        now = self._processor_times() if limit is None else self._times_of_group(limit)
+        if limit is None:
+            now = self._processor_times()
+        else:  # the processor time that the group has used, and could have used by now
+            used = cpu_seconds(self._cgroup)
+            now = None if used is None else (used, self._clock() * limit)
         before, self._last = self._last, now
         if before is None or now is None or now[1] <= before[1]:
             return None
@@ -71,11 +75,6 @@ class HostLoadReader:
         except (OSError, ValueError):
             return None
         return (float(sum(times) - sum(times[_IDLE])), float(sum(times))) if len(times) > 4 else None
-
-    def _times_of_group(self, limit: float) -> tuple[float, float] | None:
-        """Return the processor time that the group has used, and could have used by now."""
-        used = cpu_seconds(self._cgroup)
-        return None if used is None else (used, self._clock() * limit)
 
     def _memory(self) -> dict[str, int]:
         """Return the sizes in ``/proc/meminfo`` by name, in bytes."""

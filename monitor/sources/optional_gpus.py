@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from vramtop.estimator.common.errors import CannotTellError
 
-from ..snapshot.faults import NO_DRIVER, Fault
+from ..snapshot.figures import NO_DRIVER, Fault
 from ..snapshot.snapshot import Snapshot, Source
 from .sampler import RETRY_SECONDS, SnapshotSource
 

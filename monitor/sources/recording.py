@@ -27,7 +27,7 @@ from vramtop.estimator.common.untrusted_files import check_nesting, open_file
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.load_and_save import names_user_code
 
-from ..snapshot.faults import Fault
+from ..snapshot.figures import Fault
 from ..snapshot.snapshot import GpuProcess, GpuReading, Snapshot, resolve_annotations
 
 VERSION = 1

@@ -1,4 +1,4 @@
-"""Plays a recording as a source of snapshots, at the pace at which it was made."""
+"""Plays a recording as a source of snapshots, at the pace at which it was made; one, the demo, ships with vramtop."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ import msgspec
 
 from vramtop.estimator.common.records import replace
 
-from ..snapshot.field_types import MAX_UNIX_SECONDS
+from ..snapshot.figures import MAX_UNIX_SECONDS
 from ..snapshot.snapshot import GpuReading, ProcessCounters, Snapshot
 from .recording import read_recording
 from .sampler import EndOfRecording
@@ -162,3 +162,13 @@ def _moved_if_known(time: float | None, seconds: float) -> float | None:
 
 def _moved_time(time: float, seconds: float) -> float:
     return min(max(0.0, time + seconds), MAX_UNIX_SECONDS)
+
+
+def demo_path() -> Path:
+    """Return the path of the demo recording."""
+    return Path(__file__).with_name("demo.jsonl.gz")
+
+
+def demo_source() -> ReplaySource:
+    """Return a source that plays the demo recording in a loop, with its times moved to now."""
+    return ReplaySource(demo_path(), kind="demo", loop=True, rebase=True)

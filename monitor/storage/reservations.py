@@ -23,7 +23,7 @@ from vramtop.estimator.common.trust import process_owner, user_name
 
 from ..host.plain_text import sanitize_line
 from ..host.process_stat import ancestor_pids, is_running
-from ..snapshot.field_types import MAX_UNIX_SECONDS
+from ..snapshot.figures import MAX_UNIX_SECONDS
 from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, ProcessKey, Snapshot
 
 FOLDER = Path("/tmp/vramtop-reservations")  # noqa: S108 - not TMPDIR: it must be the same for all users; see _own_folder

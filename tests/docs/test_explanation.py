@@ -128,7 +128,7 @@ def test_what_the_pages_say_of_the_code_is_up_to_date(monkeypatch: pytest.Monkey
 UNITS = {"s": 1, "min": 60, "GiB": 2**30, "MiB": 2**20, "%": 0.01, "steps": 1, "deviations": 1, "spans": 1}
 CONSTANTS = {
     "largest difference that counts as none": "estimator/common/sizes.py::UNSEEN_BYTES",
-    "OVER stays until memory is below the bound by": "monitor/board/budget_bounds.py::_HYSTERESIS_FRACTION",
+    "OVER stays until memory is below the bound by": "monitor/board/run_phases.py::_HYSTERESIS_FRACTION",
     "predicted weights that count as loaded": "monitor/board/run_phases.py::_LOADED_FRACTION",
     "a run is steady after": "monitor/board/run_phases.py::STEADY_STEPS",
     "steady: budget reached, no new peak": "monitor/board/run_phases.py::_PEAK_UNCHANGED_SECONDS",

@@ -20,7 +20,7 @@ from vramtop.monitor.preflight.check_result import Check, CheckResult
 from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.job_launch import find_job_interpreter, job_environment
-from vramtop.monitor.preflight.machine import Machine, described_machine, this_machine
+from vramtop.monitor.preflight.machine import Machine, this_machine
 from vramtop.monitor.preflight.prepare import prepare, validate_job
 from vramtop.monitor.preflight.run_checks import run_checks
 
@@ -127,7 +127,7 @@ def run_preflight(
 def _machine(request: PreflightRequest) -> Machine:
     target = request.job.target.gpu
     if request.devices:
-        return described_machine(request.devices, find_gpu(target) if target else None)
+        return Machine(devices=request.devices, gpu_type=find_gpu(target) if target else None)
     machine, board = this_machine(), request.board
     if machine.snapshot is None or board is None or not board.snapshot.source.is_live:
         return machine

@@ -8,7 +8,7 @@ from msgspec import to_builtins
 
 from vramtop.estimator.common.secrets import displayed
 from vramtop.monitor.board.board import Board, GpuRow, PendingRow, ProcessRow, RunRow
-from vramtop.monitor.host.kinds import kind_label
+from vramtop.monitor.host.known_programs import kind_label
 from vramtop.monitor.snapshot.mig_devices import MigDevice, mig_devices
 
 

@@ -7,7 +7,7 @@ from itertools import islice
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
-from vramtop.monitor.host.kinds import kind_label
+from vramtop.monitor.host.known_programs import kind_label
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 
 from ..draw.labels import budget_label

@@ -14,7 +14,7 @@ from vramtop.monitor.snapshot.mig_devices import MigDevice
 from .labels import MUTED, tag
 
 if TYPE_CHECKING:
-    from vramtop.monitor.snapshot.clock_reasons import ClockReason
+    from vramtop.monitor.snapshot.gpu_details import ClockReason
     from vramtop.monitor.snapshot.snapshot import GpuReading
 
 
@@ -67,7 +67,7 @@ def slowing_reason(reading: GpuReading) -> ClockReason | None:
     bits = reading.details.clock_reasons if reading.details else None
     if not bits:
         return None
-    from vramtop.monitor.snapshot.clock_reasons import clock_reasons  # not at start-up
+    from vramtop.monitor.snapshot.gpu_details import clock_reasons  # not at start-up
 
     return next((reason for reason in clock_reasons(bits) if reason.kind in ("slowed", "limit")), None)
 

@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.host.kinds import kind_label, program_of
+from vramtop.monitor.host.known_programs import kind_label, program_of
 from vramtop.monitor.host.plain_text import duration_text
 
 from .memory_graph import TimeMark

@@ -21,8 +21,8 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.hosts_board import HostsSource, HostsWatchlist
 from vramtop.monitor.snapshot.snapshot import Snapshot
-from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import read_recording
+from vramtop.monitor.sources.replay import demo_path
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.app.view_only_app import HostsApp

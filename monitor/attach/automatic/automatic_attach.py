@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from ...history.run_recorder import RunRecorder
     from ...host.known_programs import KnownProgram
     from ..attachment import Attachment
-    from .run_answer import RunAnswer
-    from .worker_client import WorkerClient
+    from .worker_client import RunAnswer, WorkerClient
 
 
 ENDED_RUN_SECONDS = 600.0
@@ -155,8 +154,7 @@ class AutomaticAttach:
                 self._running = False
 
     def _run(self) -> None:
-        from .run_answer import ReadRequest
-        from .worker_client import WorkerClient
+        from .worker_client import ReadRequest, WorkerClient
 
         self._client = client = WorkerClient()
         changed_at: float | None = None

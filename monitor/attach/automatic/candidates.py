@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...board.board import BEING_READ, LEFT_ALONE, NoBudgetReason, ProcessRow
-from ...host.kinds import program_of
+from ...host.known_programs import program_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable
 
     from ...host.known_programs import KnownProgram
     from ...snapshot.snapshot import GpuProcess, ProcessKey, WatchedJob
-    from .run_answer import RunAnswer
+    from .worker_client import RunAnswer
 
 
 RETRY_SECONDS = (10.0, 60.0, 300.0)
@@ -132,7 +132,6 @@ class Candidates:
             elif candidate.run_shown:  # the user has dismissed its run
                 candidate.run_shown, changed = False, True
                 candidate.run, candidate.reason, candidate.due = None, LEFT_ALONE, None
-                self._counts = None
             if candidate.command != row.process.command:
                 self._execute(candidate, row, now)
                 changed = True
@@ -152,8 +151,9 @@ class Candidates:
             self._groups, self._kin, changed = {}, {}, True
             for each in self._by_key.values():
                 self._file(each)
-        if changed:
-            self._look_again()
+        if changed:  # collect anew what is to be read
+            self._queue, self._counts = [], None
+            self._first_due = min((each.due for each in self._by_key.values() if each.due is not None), default=None)
 
     def next_due(self, now: float) -> Candidate | None:
         """Return the process to read next, the one with most memory first; None: none yet."""
@@ -203,7 +203,7 @@ class Candidates:
             run: what is compared with its budget; None: somebody else added the run.
             reason: why it has no budget; None: it has one.
         """
-        for candidate in self._seen(keys):
+        for candidate in (self._by_key[key] for key in keys if key in self._by_key):
             candidate.run, candidate.run_shown, candidate.reason = run, False, reason
             if candidate is not reader:
                 candidate.due = None
@@ -219,9 +219,6 @@ class Candidates:
             ]
             self._counts = sum(read), len(read)
         return self._counts
-
-    def _seen(self, keys: Iterable[ProcessKey]) -> Iterable[Candidate]:
-        return (self._by_key[key] for key in keys if key in self._by_key)
 
     def _add(self, row: ProcessRow, now: float) -> None:
         process = row.process
@@ -271,11 +268,6 @@ class Candidates:
         if answer.too_early or answer.attachment is None or candidate.readings > 1 or age >= YOUNG_SECONDS:
             return None
         return now + SETTLED_SECONDS
-
-    def _look_again(self) -> None:
-        """Collect anew what is to be read: something was added, or has changed."""
-        self._queue, self._counts = [], None
-        self._first_due = min((each.due for each in self._by_key.values() if each.due is not None), default=None)
 
 
 def _group(process: GpuProcess, left_out: re.Pattern[str]) -> Hashable:

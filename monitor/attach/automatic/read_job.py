@@ -20,7 +20,7 @@ from ...host.process_stat import is_running
 from ..attachment import Attachment
 from ..read_run import read_run
 from ..saved_answers import SavedAnswers, with_saved_answers
-from .run_answer import ReadRequest, RunAnswer
+from .worker_client import ReadRequest, RunAnswer
 
 _TREE_SECONDS = 1.0
 """Age of the tree of processes that several readings share; ranks that are younger are read when a board has them."""
@@ -40,21 +40,16 @@ class _OutOfTimeError(BaseException):
 def answer(request: ReadRequest) -> RunAnswer:
     """Return the answer to a request; never raises."""
     try:
-        return _read_in_time(request)
-    except VramtopError as error:
-        return RunAnswer(reason="unreadable", sentence=error.message)
-    except Exception as error:  # noqa: BLE001 - one bad process must not stop the others
-        sentence = f"reading it failed ({type(error).__name__}); this is a bug in vramtop, please report it"
-        return RunAnswer(reason="unreadable", sentence=sentence, traceback=traceback.format_exc())
-
-
-def _read_in_time(request: ReadRequest) -> RunAnswer:
-    try:
         with _in_time():
             return _read(request)
     except _OutOfTimeError:
         sentence = f"Process {request.pid} is not read: {PROCESS_READING.too_long()}."
         return RunAnswer(reason="too slow", sentence=sentence)
+    except VramtopError as error:
+        return RunAnswer(reason="unreadable", sentence=error.message)
+    except Exception as error:  # noqa: BLE001 - one bad process must not stop the others
+        sentence = f"reading it failed ({type(error).__name__}); this is a bug in vramtop, please report it"
+        return RunAnswer(reason="unreadable", sentence=sentence, traceback=traceback.format_exc())
 
 
 @contextmanager

@@ -22,16 +22,16 @@ def main() -> None:
     sys.path[:] = [entry for entry in sys.path if entry not in ("", own)]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a library prints is no answer
-    run_answer, read_job = (importlib.import_module(f"{_ROOM}.{name}") for name in ("run_answer", "read_job"))
+    client, read_job = (importlib.import_module(f"{_ROOM}.{name}") for name in ("worker_client", "read_job"))
     read_job.prepare_process()
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
     for line in sys.stdin:
         message = json.loads(line)
-        request = run_answer.decode(message)
+        request = client.decode(message)
         with contextlib.suppress(OSError):  # relative names mean the same as in vramtop itself
             os.chdir(request.folder or "/")
-        answers.write(json.dumps({**run_answer.encode(read_job.answer(request)), "id": message["id"]}) + "\n")
+        answers.write(json.dumps({**client.encode(read_job.answer(request)), "id": message["id"]}) + "\n")
         answers.flush()
 
 

@@ -8,7 +8,6 @@ import urllib.parse
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import msgspec
 
@@ -18,8 +17,9 @@ from vramtop.estimator.common.http_fetch import Answer, fetch
 from vramtop.estimator.common.limits import Limit, LimitError, decode_json
 from vramtop.estimator.common.secrets import displayed
 
+from .series import Sample
+
 _MAX_TOKEN_BYTES = 64 * 1024
-_T = TypeVar("_T")
 
 
 class QueryError(VramtopError):
@@ -91,19 +91,15 @@ class PrometheusClient:
         """Its host and port, for people."""
         return urllib.parse.urlsplit(self.url).netloc
 
-    def query(self, expression: str, answer: type[_T]) -> _T:
-        """Return the answer to an instant query.
-
-        Args:
-            expression: in PromQL.
-            answer: type of the answer's ``data``.
+    def query(self, expression: str) -> list[Sample]:
+        """Return the series that answer an instant query in PromQL.
 
         Raises:
-            QueryError: there is no answer, or none of this type.
+            QueryError: there is no answer, or none of this form.
         """
         text = self._read(f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}")
         try:
-            return decode_json(text, _Answer[answer]).data  # type: ignore[valid-type]
+            return decode_json(text, _Answer).data.result
         except LimitError:
             raise QueryError(
                 f"{self.url} does not answer like Prometheus; is this its address, with its path prefix?"
@@ -145,8 +141,12 @@ class PrometheusClient:
         return f"{self.url} answers {answer.status}: {displayed(refused.error or answer.reason)[:300]}"
 
 
-class _Answer(msgspec.Struct, Generic[_T]):
-    data: _T
+class _Vector(msgspec.Struct):
+    result: list[Sample]
+
+
+class _Answer(msgspec.Struct):
+    data: _Vector
 
 
 class _Refused(msgspec.Struct):

@@ -19,7 +19,7 @@ from vramtop.estimator.common.sizes import MIB
 
 from ..fleet import Fleet, FleetGpu, FleetProcess, HostReading
 from .client import PrometheusClient
-from .series import Labels, Sample, Target, Vector, plain, whole
+from .series import Labels, Target, plain, whole
 from .vramtop_hosts import vramtop_hosts
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ class PrometheusFleet:
 
     def _found(self, now: float) -> dict[_Place, HostReading]:
         """Return the hosts that Prometheus has figures of."""
-        own = vramtop_hosts(self._ask, self._seen_at(_OWN, now))
+        own = vramtop_hosts(self._client.query, self._seen_at(_OWN, now))
         known = frozenset(gpu.uuid for host in own.values() for gpu in host.gpus if gpu.uuid)
-        others = dcgm_hosts(self._ask, self._seen_at(_DCGM_USED, now), known)
+        others = dcgm_hosts(self._client.query, self._seen_at(_DCGM_USED, now), known)
         found = {_Place(target, host.host): host for target, host in own.items()}
         found |= {_Place(target, name): host for (target, name), host in others.items()}
         for place, host in found.items():
@@ -94,13 +94,13 @@ class PrometheusFleet:
             speaking: exporters that Prometheus has figures of.
             now: Unix seconds.
         """
-        down = {each.metric.target for each in self._ask("up == 0")} - speaking
+        down = {each.metric.target for each in self._client.query("up == 0")} - speaking
         found: dict[_Place, HostReading] = {}
         if not down:
             return found
-        read_at = {each.metric.target: each.number for each in self._ask(f"last_over_time({_READ_AT}[1h])")}
+        read_at = {each.metric.target: each.number for each in self._client.query(f"last_over_time({_READ_AT}[1h])")}
         for metric in ("vramtop_host_info", _DCGM_USED):
-            for sample in self._ask(f"last_over_time({metric}[1h])"):
+            for sample in self._client.query(f"last_over_time({metric}[1h])"):
                 target, last = sample.metric.target, read_at.get(sample.metric.target)
                 if target in down:
                     name = plain(sample.metric.host or sample.metric.Hostname) or target.host
@@ -113,12 +113,9 @@ class PrometheusFleet:
         """Return when each exporter of a metric was last scraped, by the clock of this machine."""
         return {
             sample.metric.target: now - max(0.0, sample.value[0] - sample.number)
-            for sample in self._ask(f"max by (cluster, job, instance) (timestamp({metric}))")
+            for sample in self._client.query(f"max by (cluster, job, instance) (timestamp({metric}))")
             if sample.number is not None
         }
-
-    def _ask(self, expression: str) -> list[Sample]:
-        return self._client.query(expression, Vector).result
 
 
 def _named_apart(hosts: Mapping[_Place, HostReading]) -> Collection[HostReading]:
@@ -193,6 +190,10 @@ def _gpu(parts: dict[str, tuple[Labels, Sizes]]) -> FleetGpu:
 def _figures(labels: Labels, sizes: Sizes) -> FleetGpu:
     used, free, reserved = (sizes.get(figure) for figure in _FIGURES)
     index = int(labels.gpu) if labels.gpu.isdecimal() else 0
+    pod, namespace = labels.exported_pod or labels.pod, labels.exported_namespace or labels.namespace
+    processes = None
+    if pod and _EXPORTER_POD not in pod:  # the memory is the GPU's, so that of the pod itself is unknown
+        processes = (FleetProcess(job=plain(f"{namespace}/{pod}" if namespace else pod), kind="pod"),)
     return FleetGpu(
         index=index,
         label=f"{index}:{labels.GPU_I_ID}" if labels.GPU_I_ID else None,
@@ -202,16 +203,8 @@ def _figures(labels: Labels, sizes: Sizes) -> FleetGpu:
         used_bytes=used,
         reserved_bytes=reserved,
         free_bytes=free,
-        processes=_pods(labels),
+        processes=processes,
     )
-
-
-def _pods(labels: Labels) -> tuple[FleetProcess, ...] | None:
-    """Return the pod that has the GPU; the memory is the GPU's, so that of the pod itself is unknown."""
-    pod, namespace = labels.exported_pod or labels.pod, labels.exported_namespace or labels.namespace
-    if not pod or _EXPORTER_POD in pod:
-        return None
-    return (FleetProcess(job=plain(f"{namespace}/{pod}" if namespace else pod), kind="pod"),)
 
 
 def _sum(sizes: Iterable[int | None]) -> int | None:

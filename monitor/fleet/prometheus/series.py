@@ -82,12 +82,6 @@ class Sample(Struct, frozen=True, gc=False):
         return number if math.isfinite(number) else None
 
 
-class Vector(Struct, frozen=True):
-    """Answer to an instant query."""
-
-    result: list[Sample]
-
-
 def whole(sample: Sample) -> int | None:
     """Return the value as a whole number, such as bytes; None: not a number."""
     number = sample.number

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ...snapshot.faults import ASLEEP, NO_DRIVER, NOT_LISTED
+from ...snapshot.figures import ASLEEP, NO_DRIVER, NOT_LISTED
 from ..fleet import FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts
 from .series import Labels, Sample, Target, plain, whole
 
@@ -184,7 +184,8 @@ def _rank_facts(labels: Labels) -> RankFacts | None:
 
 
 def _reading(target: Target, host: _Host, seen_at: float) -> HostReading:
-    gpus = [_fleet_gpu(position, *each) for position, each in enumerate(sorted(host.gpus, key=_gpu_order))]
+    in_order = sorted(host.gpus, key=lambda each: (inf if (number := _number(each[1])) is None else number, each[0]))
+    gpus = [_fleet_gpu(position, *each) for position, each in enumerate(in_order)]
     live = host.is_sampling or NO_DRIVER in host.faults
     facts = {"host": target.host, **host.facts}
     return HostReading(
@@ -201,12 +202,6 @@ def _reading(target: Target, host: _Host, seen_at: float) -> HostReading:
         since=seen_at if live else facts.get("time"),
         reason=None if live else _SAMPLER_STUCK,
     )
-
-
-def _gpu_order(item: tuple[str, str, _Gpu]) -> tuple[float, str]:
-    uuid, index, _ = item
-    number = _number(index)
-    return (inf if number is None else number, uuid)
 
 
 def _fleet_gpu(position: int, own_uuid: str, own_index: str, gpu: _Gpu) -> FleetGpu:
@@ -233,19 +228,9 @@ def _processes(gpu: _Gpu) -> Iterable[FleetProcess]:
             rows.append(FleetProcess(pid=_number(labels.pid), **values))
     for user, count in gpu.user_processes.items():
         own = [row for row in rows if row.job is not None and row.user == plain(user)]
-        others = count - len(own)
+        others, held, known = count - len(own), gpu.user_bytes.get(user), [row.used_bytes for row in own]
+        rest = None if held is None or None in known else max(0, held - sum(each or 0 for each in known))
         if others > 0:
-            rows.append(
-                FleetProcess(
-                    user=plain(user),
-                    used_bytes=_rest(gpu.user_bytes.get(user), own),
-                    note=f"{others} other process{'es' if others > 1 else ''}",
-                )
-            )
+            note = f"{others} other process{'es' if others > 1 else ''}"
+            rows.append(FleetProcess(user=plain(user), used_bytes=rest, note=note))
     return sorted(rows, key=lambda row: -(row.used_bytes or 0))
-
-
-def _rest(size: int | None, rows: Iterable[FleetProcess]) -> int | None:
-    """Return what of a size remains beside these processes; None: unknown."""
-    known = [row.used_bytes for row in rows]
-    return None if size is None or None in known else max(0, size - sum(each or 0 for each in known))

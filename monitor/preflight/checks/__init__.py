@@ -1,7 +1,7 @@
 """The preflight checks: a function each, and a row of ``CHECKS``."""
 
 from ..check_result import Check
-from . import cuda, environment_keys, libraries, memory, model, output_folder, temporary_folder
+from . import cuda, environment_keys, folders, libraries, memory, model
 
 CHECKS = (
     Check("NVIDIA driver", cuda.check_driver, waits_for="the driver", decisive=True),
@@ -24,8 +24,8 @@ CHECKS = (
     Check("Model files", model.check_model_files, waits_for="the file system", decisive=True),
     Check("Model access", model.check_model_access, waits_for="the hub", decisive=True),
     Check("Environment keys", environment_keys.check_environment_keys),
-    Check("Output folder", output_folder.check_output_folder, waits_for="the file system"),
-    Check("Temporary folder", temporary_folder.check_temporary_folder, waits_for="the file system"),
+    Check("Output folder", folders.check_output_folder, waits_for="the file system"),
+    Check("Temporary folder", folders.check_temporary_folder, waits_for="the file system"),
     Check("Libraries", libraries.check_libraries, waits_for="the job's Python to list its packages"),
     Check("Shared memory", memory.check_shared_memory),
 )

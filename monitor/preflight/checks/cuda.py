@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ...snapshot.gpu_list import gpu_list
-from ..assigned_gpus import assign_gpus, assigned_gpu_indices, target_devices
 from ..check_result import PYTHON_ELSEWHERE, CheckResult, fails, inconclusive, passes, skips, warns
-from ..context import CheckContext
+from ..context import CheckContext, assign_gpus, assigned_gpu_indices, target_devices
 
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 _MIN_MINOR_COMPATIBLE_MAJOR = 11
@@ -125,31 +124,24 @@ def check_visible_devices(context: CheckContext) -> CheckResult:
         return inconclusive(" ".join(context.devices.notes).rstrip("."))
     setting = context.devices.by_flag or setting
     names_mig = (value or "").startswith("MIG-")  # several MIG devices may be parts of one GPU
+    name = context.devices.by_flag or "CUDA_VISIBLE_DEVICES"  # what chooses the GPUs, in advice
     if not indices and not names_mig:
-        return fails(f"{setting}: no GPU is visible", f"correct {_name(context)}, or leave it out")
+        return fails(f"{setting}: no GPU is visible", f"correct {name}, or leave it out")
     gpus, ranks, total = f"GPU {gpu_list(indices)}", context.ranks_here, len(snapshot.gpus)
     if len(indices) < ranks and not names_mig:
-        return _too_few(context, f"{setting}: {ranks} ranks, but only {gpus} for them", total)
+        advice = "start fewer ranks on this machine"
+        if ranks <= total:
+            advice = f"name as many GPUs in {name} as there are ranks"
+        elif context.local_ranks is None:
+            advice = "start fewer ranks; if some run on other machines, give the whole launch line"
+        return fails(f"{setting}: {ranks} ranks, but only {gpus} for them", advice)
     found = f"{setting}: {ranks} {'rank' if ranks == 1 else 'ranks'} on {gpus} of {total}"
     chosen = list(dict.fromkeys(device.index for device in context.machine.devices))
     if context.machine.chosen and not set(indices) <= set(chosen):
         named = ",".join(map(str, chosen))
-        return warns(f"{found}, and not on GPU {named}, as --gpu says", f"set {_name(context)}={named}")
+        return warns(f"{found}, and not on GPU {named}, as --gpu says", f"set {name}={named}")
     note = next((assignment.note for assignment in assignments if assignment.note), None)
     return warns(f"{found}; {note}", "set CUDA_DEVICE_ORDER=PCI_BUS_ID") if note else passes(found)
-
-
-def _name(context: CheckContext) -> str:
-    """Return what chooses the GPUs, in advice."""
-    return context.devices.by_flag or "CUDA_VISIBLE_DEVICES"
-
-
-def _too_few(context: CheckContext, found: str, gpus: int) -> CheckResult:
-    if context.ranks_here <= gpus:
-        return fails(found, f"name as many GPUs in {_name(context)} as there are ranks")
-    if context.local_ranks is None:
-        return fails(found, "start fewer ranks; if some run on other machines, give the whole launch line")
-    return fails(found, "start fewer ranks on this machine")
 
 
 def kernel_support(capability: tuple[int, int], architectures: Sequence[str]) -> Literal["binary", "ptx"] | None:

@@ -13,9 +13,8 @@ from vramtop.estimator.job.settings import Parallel
 
 from ...board.fit import check_fit
 from ...host.available_ram import RANKS_OF_DESCRIBED_HOST, host_verdict
-from ..assigned_gpus import target_devices
 from ..check_result import CheckResult, fails, inconclusive, passes, skips, warns
-from ..context import CheckContext
+from ..context import CheckContext, target_devices
 
 _MIN_SHARED_BYTES = GIB
 """NVIDIA's recommendation for containers for NCCL (``--shm-size=1g``); Docker's own default is 64 MiB."""
@@ -36,7 +35,11 @@ def check_fit_verdict(context: CheckContext) -> CheckResult:
         needed = f"needs {format_gib(context.quick_budget().peak.device_bytes)} GiB on each GPU (closed form)"
         advice = "describe a machine with --gpu-type or --gpu-memory"
         return inconclusive(f"{needed}; there is no GPU to compare it with", advice)
-    budget, method = _deepest_budget(context)
+    try:
+        budget = context.deepest_budget()
+        method = _METHOD_TEXTS[budget.method]
+    except CancelledError:
+        budget, method = context.quick_budget(), "closed form: deeper methods took too long"
     if context.ranks_here < context.job.parallel.world_size and not context.machine.is_described:
         job = msgspec.structs.replace(budget.job, parallel=Parallel(data_replicate=context.ranks_here))
         budget = replace(budget, job=job, stages=())  # each rank like the one with the highest peak
@@ -82,15 +85,6 @@ def _advice(budget: Budget, context: CheckContext) -> str:
         chosen = f"CUDA_VISIBLE_DEVICES={','.join(names)}" if flag is None else f"GPU {','.join(names)}; change {flag}"
         return f"it fits on others: {chosen}"
     return "vramtop fit suggests how to make it smaller"
-
-
-def _deepest_budget(context: CheckContext) -> tuple[Budget, str]:
-    """Return the deepest budget, and its method in words."""
-    try:
-        budget = context.deepest_budget()
-    except CancelledError:
-        return context.quick_budget(), "closed form: deeper methods took too long"
-    return budget, _METHOD_TEXTS[budget.method]
 
 
 def check_shared_memory(context: CheckContext, folder: Path = Path("/dev/shm")) -> CheckResult:  # noqa: S108 - the folder that is examined

@@ -9,8 +9,8 @@ from vramtop.estimator.model.hub import find_token, offline_variable
 
 from ..check_result import CheckResult, fails, inconclusive, passes, skips, warns
 from ..context import CheckContext
-from ..model_files import ModelFolder, ModelLocation, find_model_location, inspect_model, is_downloaded
-from .output_folder import free_bytes, nearest_existing_folder
+from ..model_files import ModelFolder, find_model_location, inspect_model
+from .folders import free_bytes, nearest_existing_folder
 
 _MAX_SHOWN_FILES = 3
 
@@ -27,18 +27,14 @@ def check_model_files(context: CheckContext) -> CheckResult:
         return skips(f"{context.job.training.framework} does not load Hugging Face weights itself")
     folder = inspect_model(location, context.job)
     if location.hub_id is None:
-        return _in_folder(location, folder)
+        if folder is None or location.folder is None or not is_folder(location.folder):
+            return fails(f"{location.folder}: no such folder", "correct model.id")
+        if folder.complete:
+            return _complete(folder, f"in {location.folder}")
+        return fails(f"{location.folder}: {_missing_text(folder)}", "copy or download the model again")
     if folder is not None and folder.complete:
         return _complete(folder, f"in the cache ({location.folder})")
     return _from_cache(context, location.hub_id, folder)
-
-
-def _in_folder(location: ModelLocation, folder: ModelFolder | None) -> CheckResult:
-    if folder is None or location.folder is None or not is_folder(location.folder):
-        return fails(f"{location.folder}: no such folder", "correct model.id")
-    if folder.complete:
-        return _complete(folder, f"in {location.folder}")
-    return fails(f"{location.folder}: {_missing_text(folder)}", "copy or download the model again")
 
 
 def _from_cache(context: CheckContext, hub_id: str, folder: ModelFolder | None) -> CheckResult:
@@ -75,7 +71,8 @@ def check_model_access(context: CheckContext) -> CheckResult:
     location = find_model_location(context.job, context.environ)
     if location is None or location.hub_id is None or not _loads_hub_weights(context):
         return skips("nothing needs to be downloaded from the hub")
-    if is_downloaded(location, context.job):
+    folder = inspect_model(location, context.job)
+    if folder is not None and folder.complete:
         return skips("all files are here, so the hub is not queried")
     access = context.hub_access()
     found = f"{location.hub_id}: {access.message}"

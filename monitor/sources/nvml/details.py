@@ -8,10 +8,9 @@ from typing import Any
 from vramtop.estimator.common.records import replace
 
 from ...host.plain_text import sanitize_line
-from ...snapshot.faults import Fault
+from ...snapshot.figures import Fault
 from ...snapshot.gpu_details import DetailLevel, EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
-from .device_calls import DeviceCalls, RefusedError
-from .nvml_errors import field_fault
+from .device_calls import DeviceCalls, RefusedError, field_fault
 from .pci_device import pci_place
 
 COMPACT_INTERVAL_SECONDS = 5.0
@@ -180,20 +179,18 @@ class _NvmlHealth:
         mode = questions.ask("ecc_enabled", "whether ECC is on", "nvmlDeviceGetEccMode")
         self.ecc_enabled = None if mode is None else bool(mode[0])
         self.ecc = self._errors() if self.ecc_enabled else None
-        rows = questions.ask("remapped_rows", "remapped rows", "nvmlDeviceGetRemappedRows")
-        self.remapped_rows = None if rows is None else _remapped(rows)
+        self.remapped_rows = None
+        if (rows := questions.ask("remapped_rows", "remapped rows", "nvmlDeviceGetRemappedRows")) is not None:
+            corrected, uncorrected = map(int, rows[:2])
+            pending, failed = map(bool, rows[2:])
+            self.remapped_rows = RemappedRows(
+                after_corrected=corrected, after_uncorrected=uncorrected, pending=pending, failed=failed
+            )
 
     def _errors(self) -> EccErrors | None:
         ask, call = self._questions.ask, "nvmlDeviceGetTotalEccErrors"
         errors = EccErrors(**{name: ask("ecc", "ECC errors", call, *numbers) for name, numbers in _COUNTERS.items()})
         return None if errors == EccErrors() else errors
-
-
-def _remapped(rows: Any) -> RemappedRows:
-    corrected, uncorrected, pending, failed = rows
-    return RemappedRows(
-        after_corrected=int(corrected), after_uncorrected=int(uncorrected), pending=bool(pending), failed=bool(failed)
-    )
 
 
 _LINK_INTERVAL_SECONDS = 10.0

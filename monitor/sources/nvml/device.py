@@ -10,12 +10,11 @@ from vramtop.estimator.common.records import replace
 
 from ...host.plain_text import sanitize_line
 from ...snapshot.demand import DRIVER_FIGURES, Demand, ProcessFigure
-from ...snapshot.faults import ASLEEP, NOT_LISTED, Fault
+from ...snapshot.figures import ASLEEP, NOT_LISTED, Fault
 from ...snapshot.snapshot import ComputeMode, GpuProcess, GpuReading, ProcessFigures, ProcessType
-from .device_calls import DeviceCalls, DeviceLostError, RefusedError
+from .device_calls import UNSUPPORTED_CODES, DeviceCalls, DeviceLostError, RefusedError, device_fault, field_fault
 from .memory import NvmlMemory, shared_memory_use
 from .mig import NvmlMig
-from .nvml_errors import UNSUPPORTED_CODES, device_fault, field_fault
 from .pci_device import can_suspend, is_suspended
 from .process_rows import process_rows
 
@@ -121,7 +120,9 @@ class NvmlDevice:
             self._mode_at = self._power_limit_at = 0.0
             self._memory.connect(self._handle, self._name)
             self._mig.connect(self._handle)
-            self._address = self._pci_address() or self._address
+            if (info := self._calls.known("nvmlDeviceGetPciInfo", self._handle)) is not None:
+                # as the kernel writes it, 0000:17:00.0; NVML writes 8 digits for the domain
+                self._address = str(info.busId).lower().removeprefix("0000") or self._address
             self._details = None
         except (RefusedError, DeviceLostError) as error:
             self.lost = error.code
@@ -161,11 +162,6 @@ class NvmlDevice:
             if refused.code in UNSUPPORTED_CODES:
                 return None
             raise
-
-    def _pci_address(self) -> str | None:
-        """Return the PCI address as the kernel writes it, ``0000:17:00.0``; NVML writes 8 digits for the domain."""
-        info = self._calls.known("nvmlDeviceGetPciInfo", self._handle)
-        return None if info is None else str(info.busId).lower().removeprefix("0000")
 
     def _is_suspended(self) -> bool:
         if self._clock() >= self._can_suspend_at:
@@ -270,26 +266,21 @@ class NvmlDevice:
             getattr(entry, "gpuInstanceId", None) for entries in lists.values() for entry in entries
         )
         rows = process_rows(lists, total_bytes=total_bytes, describe=describe, instances=instances)
-        return tuple(self._with_peak(row, total_bytes) for row in rows) if self._accounts else rows
+        return tuple(self._with_peak(row, total_bytes) for row in rows)
 
     def _with_peak(self, row: GpuProcess, total_bytes: int | None) -> GpuProcess:
         """Return the process with its peak memory by the driver's accounting."""
-        peak = self._peak_bytes(row.pid)
-        if peak is None or peak > (total_bytes or peak):
-            return row
-        return replace(row, peak_bytes=max(peak, row.used_bytes or 0))
-
-    def _peak_bytes(self, pid: int) -> int | None:
         if not self._accounts:
-            return None
+            return row
         try:
-            stats = self._calls.call("nvmlDeviceGetAccountingStats", self._handle, pid)
+            stats = self._calls.call("nvmlDeviceGetAccountingStats", self._handle, row.pid)
         except RefusedError as refused:
             self._accounts = refused.code not in UNSUPPORTED_CODES and refused.code != "NO_PERMISSION"
-            return None
+            return row
         except TypeError:  # raised inside pynvml if the driver's answer is "not available"
-            return None
-        return stats.maxMemoryUsage or None if stats.isRunning else None  # else of an earlier process with this pid
+            return row
+        peak = stats.maxMemoryUsage if stats.isRunning else 0  # else of an earlier process with this pid
+        return replace(row, peak_bytes=max(peak, row.used_bytes or 0)) if 0 < peak <= (total_bytes or peak) else row
 
     def _query(self, field: str, what: str, calls: tuple[str, ...], *args: Any) -> Any:
         """Return the answer; if there is none, return None and add a fault of ``field``."""

@@ -13,7 +13,7 @@ from vramtop.estimator.common.process_limit import start_thread
 from vramtop.estimator.common.records import replace
 
 from ...host.process_directory import ProcessDirectory
-from ...snapshot.faults import NO_ANSWER, Fault
+from ...snapshot.figures import NO_ANSWER, Fault
 from ...snapshot.snapshot import GpuReading
 from .device import NvmlDevice
 

@@ -9,11 +9,10 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 
 from ...host.available_ram import available_host_memory, host_total_bytes
-from ...snapshot.faults import HOST_MEMORY, Fault
+from ...snapshot.figures import HOST_MEMORY, Fault
 from ...snapshot.mig_devices import excess_fault
 from ...snapshot.snapshot import GpuProcess
-from .device_calls import DeviceCalls, RefusedError
-from .nvml_errors import field_fault
+from .device_calls import DeviceCalls, RefusedError, field_fault
 from .process_rows import MAX_GPU_BYTES
 
 _MEMORY_INFO = ("nvmlDeviceGetMemoryInfo",)

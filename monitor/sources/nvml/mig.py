@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 
 from ...host.plain_text import sanitize_line
-from ...snapshot.faults import Fault
+from ...snapshot.figures import Fault
 from ...snapshot.snapshot import MigReading
-from .device_calls import DeviceCalls, RefusedError
-from .nvml_errors import UNSUPPORTED_CODES, field_fault
+from .device_calls import UNSUPPORTED_CODES, DeviceCalls, RefusedError, field_fault
 from .process_rows import MAX_GPU_BYTES, NO_INSTANCE
 
 MIG_MODE_INTERVAL_SECONDS = 10.0

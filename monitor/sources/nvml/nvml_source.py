@@ -8,14 +8,14 @@ from typing import Any
 
 from vramtop.estimator.common.process_limit import ProcessLimitError
 
-from ...host.inspect.host_figures import HostFigures
+from ...host.host_figures import HostFigures
 from ...probe.probe_directory import ProbeDirectory
 from ...snapshot.demand import CurrentDemand
-from ...snapshot.faults import NO_ANSWER, NOT_LISTED, Fault
+from ...snapshot.figures import NO_ANSWER, NOT_LISTED, Fault
 from ...snapshot.snapshot import GpuReading, Snapshot, Source
 from .device import NvmlDevice
+from .device_calls import MACHINE_CODES, code_of, driver_hang_error, no_driver_error
 from .device_threads import FIRST_READ_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS, CallThread, DeviceThreads
-from .nvml_errors import MACHINE_CODES, code_of, driver_hang_error, no_driver_error
 from .pci_device import driver_addresses
 
 COUNT_INTERVAL_SECONDS = 10.0

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vramtop.estimator.common.errors import CannotTellError, InputError, VramtopError
 from vramtop.estimator.common.private_files import PRIVATE, make_own_folder, write_private
 
-from ..file_lock import locked
-from ..user_file import in_background, may_change_files
+from ..user_file import in_background, locked, may_change_files
 from .schema import Value, find_setting
 from .settings_file import NO_FILE, config_file, read_settings_file, read_toml, shown
 

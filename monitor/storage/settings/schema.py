@@ -117,24 +117,15 @@ def _type_of(name: str) -> Any:
     """Return the type of a setting's values for msgspec."""
     from msgspec import Meta
 
-    word, words = _words_of(name)
-    return {
-        "switch": bool,
-        "seconds": Annotated[float, Meta(ge=_LEAST_SECONDS, le=_MOST_SECONDS)],
-        "list": words,
-    }.get(_BY_NAME[name].kind, word)
-
-
-@cache
-def _words_of(name: str) -> tuple[Any, Any]:
-    """Return the types of a text of this setting, and of several."""
-    from msgspec import Meta
-
     setting = _BY_NAME[name]
+    if setting.kind == "switch":
+        return bool
+    if setting.kind == "seconds":
+        return Annotated[float, Meta(ge=_LEAST_SECONDS, le=_MOST_SECONDS)]
     pattern = f"({setting.pattern})?" if setting.pattern else _NO_CONTROL_CHARACTERS
     text = Annotated[str, Meta(pattern=rf"\A{pattern}\Z", max_length=_MAX_TEXT)]
     word: Any = Literal[setting.choices] if setting.choices else text
-    return word, Annotated[tuple[word, ...], Meta(max_length=_MAX_ENTRIES)]
+    return Annotated[tuple[word, ...], Meta(max_length=_MAX_ENTRIES)] if setting.kind == "list" else word
 
 
 THEME, VIEW, COLUMNS, SORT, ASCII, INTERVAL = (

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.host_need import HostNeed
-from vramtop.monitor.board.budget_bounds import reaches_budget
+from vramtop.monitor.board.run_phases import reaches_budget
 
 SIZES = {"training.micro_batch": 2, "training.sequence_length": 64}
 

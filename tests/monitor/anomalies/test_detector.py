@@ -7,9 +7,8 @@ import pytest
 from builders import make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.anomalies.anomaly import Anomaly
+from vramtop.monitor.anomalies.anomaly import Anomaly, ProcessOrigin
 from vramtop.monitor.anomalies.detector import AnomalyDetector
-from vramtop.monitor.anomalies.process_origin import ProcessOrigin
 from vramtop.monitor.host.process_directory import ENDED_NOTE, ZOMBIE_NOTE
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 

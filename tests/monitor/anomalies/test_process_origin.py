@@ -9,8 +9,8 @@ import psutil
 import pytest
 from waiting import until
 
-from vramtop.monitor.anomalies import process_origin
-from vramtop.monitor.anomalies.process_origin import ProcessOrigin, read_origin
+from vramtop.monitor.anomalies import anomaly
+from vramtop.monitor.anomalies.anomaly import ProcessOrigin, read_origin
 
 FORKS = "import os, time\npid = os.fork()\nos.write(1, str(os.getpid()).encode() + bytes([10]))\ntime.sleep(60)"
 
@@ -66,14 +66,14 @@ def test_a_process_whose_parent_has_ended_is_an_orphan_if_init_adopts_it(run_pro
     os.kill(parent, signal.SIGKILL)
     until(lambda: psutil.Process(child).ppid() != parent)
     takes_in = comm(psutil.Process(child).ppid())
-    monkeypatch.setattr(process_origin, "_INIT_PROGRAMS", (takes_in,))
+    monkeypatch.setattr(anomaly, "_INIT_PROGRAMS", (takes_in,))
     assert origin(child).orphan
-    monkeypatch.setattr(process_origin, "_INIT_PROGRAMS", (f"not {takes_in}",))
+    monkeypatch.setattr(anomaly, "_INIT_PROGRAMS", (f"not {takes_in}",))
     assert not origin(child).orphan
 
 
 def test_a_process_with_a_terminal_is_no_orphan(monkeypatch: pytest.MonkeyPatch, start_program) -> None:
-    monkeypatch.setattr(process_origin, "_INIT_PROGRAMS", (comm(os.getpid()),))
+    monkeypatch.setattr(anomaly, "_INIT_PROGRAMS", (comm(os.getpid()),))
     assert origin(start_program(["sleep", "60"]).pid).orphan
     pid, terminal = pty.fork()
     if pid == 0:

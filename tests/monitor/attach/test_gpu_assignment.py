@@ -10,8 +10,7 @@ from builders import make_gpu, make_mig_gpu, make_process
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.attach.chosen_devices import ChosenDevices, chosen_devices
-from vramtop.monitor.attach.gpu_assignment import GpuAssignment, assign_gpu
-from vramtop.monitor.attach.gpu_environment import GpuEnvironment, has_own_gpu_numbering
+from vramtop.monitor.attach.gpu_assignment import GpuAssignment, GpuEnvironment, assign_gpu, has_own_gpu_numbering
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
 UUIDS = ("GPU-8f3a0000-11", "GPU-8f3b0000-22", "GPU-17c90000-33", "GPU-e0520000-44")

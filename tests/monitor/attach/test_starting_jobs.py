@@ -10,8 +10,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.estimator.readers.source.evidence import FindingCollector
 from vramtop.monitor.attach.attachment import Attachment, RankProcess
-from vramtop.monitor.attach.gpu_assignment import GpuAssignment
-from vramtop.monitor.attach.gpu_environment import GpuEnvironment
+from vramtop.monitor.attach.gpu_assignment import GpuAssignment, GpuEnvironment
 from vramtop.monitor.attach.starting_processes import (
     StartingProcess,
     find_starting_processes,

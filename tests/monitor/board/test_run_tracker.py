@@ -12,7 +12,7 @@ from vramtop.monitor.board.board import Board, ProcessRow, RunRow
 from vramtop.monitor.board.endings import count_kernel_oom_kills
 from vramtop.monitor.board.run_tracker import RunTracker
 from vramtop.monitor.host.process_stat import is_running
-from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.figures import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import FinalCounters, ProcessCounters, ProcessKey, WatchedJob
 
 JOB = Job(name="sft", model=ModelSpec(id="gpt2"))

@@ -10,7 +10,7 @@ from fake_driver import FakeGpu, FakeProcess
 from hypothesis import given, settings, strategies as st
 
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
+from vramtop.monitor.sources.nvml.device_calls import NoDriverError
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 

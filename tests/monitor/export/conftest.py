@@ -8,7 +8,7 @@ from builders import make_gpu, make_process, make_run, make_snapshot, make_watch
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.board.board import AttachProgress, Board
-from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.figures import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import MigReading, ProcessCounters
 
 GIB = 2**30

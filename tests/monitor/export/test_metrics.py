@@ -9,7 +9,7 @@ import pytest
 from exporter import OPENMETRICS, families, needs, program, samples, scrape
 
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.board.board import Board
+from vramtop.monitor.board.board import Board, stale_after_seconds
 from vramtop.monitor.export.latest_board import LatestBoard
 from vramtop.monitor.export.listen_address import ListenAddress
 from vramtop.monitor.export.metrics import TABLE
@@ -157,7 +157,7 @@ def test_an_old_board_is_not_served_as_a_new_one(board) -> None:
     now = [0.0]
     latest = LatestBoard(1.0, clock=lambda: now[0])
     latest.set(board)
-    now[0] = latest.stale_seconds
+    now[0] = stale_after_seconds(latest.interval)
     assert latest.state().board is board
     now[0] += 0.1
     state = latest.state()

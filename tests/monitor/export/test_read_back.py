@@ -12,7 +12,7 @@ from vramtop.monitor.fleet.board_reading import reading_of_board
 from vramtop.monitor.fleet.fleet import FleetGpu, HostReading, RankFacts
 from vramtop.monitor.fleet.prometheus.series import Sample, Target
 from vramtop.monitor.fleet.prometheus.vramtop_hosts import vramtop_hosts
-from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.figures import Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
 FACTS = RankFacts(rank=3, world_size=16, master="node01:29500")

@@ -15,7 +15,7 @@ from exporter import needs
 from prometheus_server import Prometheus, free_port
 from waiting import until
 
-from vramtop.monitor.export.ready_files import dashboard_text, rules_text
+from vramtop.monitor.export.metrics import dashboard_text, rules_text
 
 pytestmark = [pytest.mark.slow, needs("prometheus")]
 SLEEPS = "import time\nprint('ready', flush=True)\ntime.sleep(600)\n"

@@ -8,8 +8,7 @@ from pathlib import Path
 import yaml
 from exporter import needs, program
 
-from vramtop.monitor.export.metrics import TABLE
-from vramtop.monitor.export.ready_files import dashboard_text, rules_text
+from vramtop.monitor.export.metrics import TABLE, dashboard_text, rules_text
 
 ALERTS = {
     "VramtopJobOverBudget",

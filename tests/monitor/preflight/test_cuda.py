@@ -14,7 +14,6 @@ from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel,
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
 from vramtop.monitor.board.capacity import device_capacities
-from vramtop.monitor.preflight.assigned_gpus import target_devices
 from vramtop.monitor.preflight.checks.cuda import (
     check_compute_capability,
     check_cuda_runtime,
@@ -23,9 +22,9 @@ from vramtop.monitor.preflight.checks.cuda import (
     kernel_support,
 )
 from vramtop.monitor.preflight.checks.libraries import DISTRIBUTIONS, check_libraries, required_libraries
-from vramtop.monitor.preflight.context import CheckContext
+from vramtop.monitor.preflight.context import CheckContext, target_devices
 from vramtop.monitor.preflight.job_launch import JobInterpreter
-from vramtop.monitor.preflight.machine import Machine, described_machine, this_machine
+from vramtop.monitor.preflight.machine import Machine, this_machine
 from vramtop.monitor.preflight.prepare import prepare
 
 
@@ -35,7 +34,7 @@ def ddp(ranks: int) -> Job:
 
 def machine_elsewhere(name: str) -> Machine:
     card = find_gpu(name)
-    return described_machine((make_device(name=card.label, total_bytes=card.total_bytes),), card)
+    return Machine(devices=(make_device(name=card.label, total_bytes=card.total_bytes),), gpu_type=card)
 
 
 def test_the_driver_and_its_gpus_are_listed(make_context) -> None:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from vramtop.monitor.preflight.checks.temporary_folder import check_temporary_folder
-from vramtop.monitor.preflight.machine import described_machine
+from vramtop.monitor.preflight.checks.folders import check_temporary_folder
+from vramtop.monitor.preflight.machine import Machine
 
 
 def test_the_first_that_is_set_is_taken_as_python_does(make_context, tmp_path: Path) -> None:
@@ -35,4 +35,4 @@ def test_no_room_anywhere_is_a_failure(make_context, monkeypatch, room: tuple[in
 
 
 def test_another_machine_has_folders_of_its_own(make_context) -> None:
-    assert check_temporary_folder(make_context(machine=described_machine((), None))).status == "skipped"
+    assert check_temporary_folder(make_context(machine=Machine(devices=()))).status == "skipped"

@@ -1,4 +1,4 @@
-from vramtop.monitor.snapshot.clock_reasons import clock_reasons
+from vramtop.monitor.snapshot.gpu_details import clock_reasons
 
 
 def test_each_bit_is_a_word_and_the_most_serious_comes_first() -> None:

@@ -3,7 +3,7 @@
 from builders import make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.figures import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.memory_history import MemoryHistory
 
 

@@ -4,7 +4,7 @@ from builders import make_gpu, make_mig_gpu, make_process
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.figures import Fault
 from vramtop.monitor.snapshot.mig_devices import device_of, mig_devices
 
 

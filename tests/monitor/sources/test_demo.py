@@ -3,8 +3,8 @@
 from vramtop.estimator.estimation import estimate, quick_estimator
 from vramtop.monitor.board.diagnosis import diagnose
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import read_recording
+from vramtop.monitor.sources.replay import demo_path
 
 
 def test_the_demo_has_a_job_on_budget_one_over_it_and_one_that_no_longer_fits() -> None:

@@ -7,7 +7,7 @@ from builders import make_gpu, make_snapshot, make_watchlist
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.snapshot.faults import NO_DRIVER
+from vramtop.monitor.snapshot.figures import NO_DRIVER
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.optional_gpus import OptionalGpuSource
 from vramtop.monitor.sources.sampler import RETRY_SECONDS

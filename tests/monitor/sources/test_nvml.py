@@ -7,10 +7,9 @@ import pynvml
 import pytest
 from fake_driver import FakeGpu, FakeMig, FakeProcess
 
-from vramtop.monitor.sources.nvml import memory, nvml_errors
+from vramtop.monitor.sources.nvml import device_calls, memory
 from vramtop.monitor.sources.nvml.device import MODE_INTERVAL_SECONDS, RETRY_LOST_SECONDS
-from vramtop.monitor.sources.nvml.device_calls import RETRY_REFUSED_SECONDS
-from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
+from vramtop.monitor.sources.nvml.device_calls import RETRY_REFUSED_SECONDS, NoDriverError
 from vramtop.monitor.sources.nvml.nvml_source import COUNT_INTERVAL_SECONDS, NvmlSource
 
 SUCCESS = pynvml.NVML_SUCCESS
@@ -307,7 +306,7 @@ def mismatch(driver, monkeypatch, tmp_path):
 
     def make(kernel):
         (tmp_path / "version").write_text(KERNEL.format(kernel))
-        monkeypatch.setattr(nvml_errors, "DRIVER_VERSION_FILE", tmp_path / "version")
+        monkeypatch.setattr(device_calls, "DRIVER_VERSION_FILE", tmp_path / "version")
         driver.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
 
     return make
@@ -341,7 +340,7 @@ def test_the_version_of_a_library_is_read_from_its_file_name(mismatch, driver, s
     (tmp_path / "maps").write_text(
         "7f2c r-xp 08:01 42  /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.65.06 (deleted)\n"
     )
-    monkeypatch.setattr(nvml_errors, "OWN_MAPS_FILE", tmp_path / "maps")
+    monkeypatch.setattr(device_calls, "OWN_MAPS_FILE", tmp_path / "maps")
     mismatch(OLDER)
     driver.fail("nvmlSystemGetNVMLVersion", pynvml.NVML_ERROR_UNINITIALIZED)
     with pytest.raises(NoDriverError, match=r"library 580\.65\.06, kernel module 575\.57\.08\); reboot"):

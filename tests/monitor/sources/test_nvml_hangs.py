@@ -7,8 +7,8 @@ import pytest
 from fake_driver import FakeGpu
 from waiting import until
 
+from vramtop.monitor.sources.nvml.device_calls import NoDriverError
 from vramtop.monitor.sources.nvml.device_threads import CallThread
-from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
 from vramtop.monitor.sources.nvml.nvml_source import COUNT_INTERVAL_SECONDS, NvmlSource
 
 GIB = 2**30

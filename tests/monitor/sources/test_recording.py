@@ -11,7 +11,7 @@ from json_schemas import valid_json
 from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
-from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.figures import Fault
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
 from vramtop.monitor.snapshot.snapshot import HostLoad, ProcessFigures, WatchedJob
 from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter, read_recording

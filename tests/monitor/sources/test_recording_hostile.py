@@ -13,7 +13,7 @@ from waiting import until
 
 from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
-from vramtop.monitor.snapshot.field_types import MAX_UNIX_SECONDS
+from vramtop.monitor.snapshot.figures import MAX_UNIX_SECONDS
 from vramtop.monitor.snapshot.snapshot import Snapshot, Source
 from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter, read_recording
 from vramtop.monitor.sources.replay import ReplaySource

@@ -12,7 +12,7 @@ from command_line import vramtop
 from exporter import samples
 from waiting import until
 
-from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.figures import Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading
 from vramtop.tui.cli.commands.export import _Log, _whole_faults
 

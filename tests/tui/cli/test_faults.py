@@ -9,7 +9,7 @@ from command_line import vramtop
 from json_schemas import valid_json
 
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.figures import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 
 WHY = "the NVIDIA driver is installed but its kernel module is not loaded"

@@ -17,7 +17,7 @@ from vramtop.monitor.fleet.board_reading import reading_of_board
 from vramtop.monitor.fleet.fleet import Fleet, RankFacts
 from vramtop.monitor.fleet.stream_line import stream_line
 from vramtop.monitor.probe.probe_reader import DeviceCounters, ProbeSample
-from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.figures import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading, ProcessCounters, Snapshot
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.tui.cli.board_json import board_json

@@ -10,8 +10,8 @@ import pytest
 from eventful_recording import training_job, write_recording
 
 from vramtop.estimator.estimation import estimate
-from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recorded import Recorded, read_recorded
+from vramtop.monitor.sources.replay import demo_path
 from vramtop.tui.html_report.plots import time_plot
 from vramtop.tui.html_report.recording_page import gpu_plot, recording_page
 

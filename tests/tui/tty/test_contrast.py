@@ -16,7 +16,7 @@ from waiting import until_shown
 
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
-from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.figures import Fault
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.themes import DEFAULT_THEME, THEMES
 from vramtop.tui.draw.colours import BLACK, WHITE, contrast, parse_hex

@@ -8,7 +8,7 @@ from textual.geometry import Size
 from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.sources.demo import demo_source
+from vramtop.monitor.sources.replay import demo_source
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.tty import terminal_app
 from vramtop.tui.tty.terminal_app import MIN_SIZE, TooSmallScreen

@@ -154,7 +154,7 @@ def _source(options: argparse.Namespace, demand: CurrentDemand) -> tuple[Snapsho
         source.open()  # an error is reported before the screen opens
         return source, f"the recording {path.name}, not this machine now"
     if options.demo:
-        from vramtop.monitor.sources.demo import demo_source
+        from vramtop.monitor.sources.replay import demo_source
 
         return demo_source(), "the demo recording, not this machine"
     return HostLoadSource(OptionalGpuSource(NvmlSource(demand=demand)), demand), None

@@ -22,7 +22,7 @@ from ..estimators import Estimators, pending_jobs
 def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """Export until interrupted; exit code 0."""
     if options.print_file is not None:
-        from vramtop.monitor.export.ready_files import dashboard_text, rules_text
+        from vramtop.monitor.export.metrics import dashboard_text, rules_text
 
         print({"rules": rules_text, "dashboard": dashboard_text}[options.print_file](), end="")
         return 0
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
 def _start(options: argparse.Namespace, running: ExitStack) -> None:
     """Start everything that was asked for: the server, the sampler, and what attaches to runs and measures them."""
     from vramtop.monitor.attach.rank_facts import RankFactsReader
-    from vramtop.monitor.snapshot.faults import NO_DRIVER
+    from vramtop.monitor.snapshot.figures import NO_DRIVER
     from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
     from vramtop.monitor.sources.optional_gpus import OptionalGpuSource
     from vramtop.monitor.sources.sampler import Sampler

@@ -115,7 +115,7 @@ def _remote_fleet(options: argparse.Namespace, hosts: tuple[str, ...]) -> Remote
 
 def _hosts(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the hosts of all options, each once."""
-    from vramtop.monitor.fleet.host_list import parse_hosts
+    from vramtop.monitor.fleet.ssh_command import parse_hosts
 
     return tuple(dict.fromkeys(host for text in options.host for host in parse_hosts(text)))
 

@@ -14,7 +14,7 @@ from vramtop.monitor.preflight.check_result import CheckResult
 from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.job_launch import find_job_interpreter, job_environment
-from vramtop.monitor.preflight.machine import DRIVER_TIMEOUT_SECONDS, Machine, described_machine, this_machine
+from vramtop.monitor.preflight.machine import DRIVER_TIMEOUT_SECONDS, Machine, this_machine
 from vramtop.monitor.preflight.prepare import ESTIMATE_TIMEOUT_SECONDS, prepare, validate_job
 from vramtop.monitor.preflight.run_checks import exit_code, run_checks
 from vramtop.monitor.snapshot.snapshot import Snapshot
@@ -91,7 +91,7 @@ def _machine(options: argparse.Namespace, job: Job) -> Machine:
     host = described_host(options)
     if memory_bytes:
         devices = described_devices(gpu, memory_bytes, options.gpus or job.parallel.world_size)
-        return described_machine(devices, gpu, host)
+        return Machine(devices=devices, gpu_type=gpu, host=host)
     seconds = min(DRIVER_TIMEOUT_SECONDS, options.timeout or DRIVER_TIMEOUT_SECONDS)
 
     def select(snapshot: Snapshot) -> Sequence[int] | None:

@@ -9,7 +9,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import MIB
 from vramtop.estimator.trace.measure.real_step import Place
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
-from vramtop.monitor.snapshot.faults import NO_ANSWER
+from vramtop.monitor.snapshot.figures import NO_ANSWER
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Literal
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, format_gib
-from vramtop.monitor.host.kinds import kind_label
+from vramtop.monitor.host.known_programs import kind_label
 from vramtop.monitor.snapshot.demand import DRIVER_FIGURES, Demand, ProcessFigure
-from vramtop.monitor.snapshot.faults import FIRST_SAMPLE
+from vramtop.monitor.snapshot.figures import FIRST_SAMPLE
 from vramtop.monitor.snapshot.gpu_list import gpu_list
 
 from ...draw.labels import (

@@ -13,7 +13,7 @@ import msgspec
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.board.process_groups import GroupKey, ProcessGroup
-from vramtop.monitor.host.inspect.ancestry import Ancestor
+from vramtop.monitor.host.process_directory import Ancestor
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 from vramtop.monitor.snapshot.snapshot import GpuReading
 

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.screen import Screen
 
 from vramtop.monitor.board.board import Board, ProcessRow
-from vramtop.monitor.host.inspect.ancestry import Ancestor, AncestryReader
+from vramtop.monitor.host.process_directory import Ancestor, AncestryReader
 from vramtop.monitor.snapshot.demand import Demand
 from vramtop.monitor.storage.settings.schema import COLUMNS, SORT, VIEW
 
@@ -231,7 +231,7 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         if (pids := self._view.ancestors_to_read()) is None:
             return
         if self._ancestry is None:
-            from vramtop.monitor.host.inspect.ancestry import AncestryReader
+            from vramtop.monitor.host.process_directory import AncestryReader
 
             self._ancestry = AncestryReader()
         reader = self._ancestry

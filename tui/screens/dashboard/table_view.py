@@ -11,8 +11,8 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.board import Board, ProcessRow
 from vramtop.monitor.board.process_groups import GroupKey, ProcessGroup, group_processes
-from vramtop.monitor.host.inspect.ancestry import Ancestor
 from vramtop.monitor.host.known_programs import starts_sessions
+from vramtop.monitor.host.process_directory import Ancestor
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 from .process_columns import ColumnName, group_count, group_gpus, short_gpu_list

@@ -10,9 +10,8 @@ from textual.content import Content
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.board.board import Board, GpuRow
-from vramtop.monitor.snapshot.clock_reasons import clock_reasons
 from vramtop.monitor.snapshot.demand import Demand
-from vramtop.monitor.snapshot.gpu_details import DetailLevel
+from vramtop.monitor.snapshot.gpu_details import DetailLevel, clock_reasons
 from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
 
 from ...draw.gpu_figures import reason_badge

@@ -7,7 +7,7 @@ from vramtop.estimator.common.fields_of import FieldsOf
 from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.board.comparison import Status
 from vramtop.monitor.host.known_programs import ProcessKind
-from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.figures import Fault
 
 from .versioned import Versioned
 

@@ -14,7 +14,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.limits import Limit
 from vramtop.monitor.attach.automatic import read_job
 from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
-from vramtop.monitor.attach.automatic.run_answer import ReadRequest
+from vramtop.monitor.attach.automatic.worker_client import ReadRequest
 from vramtop.monitor.board.board import AttachProgress, Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.process_info import read_process

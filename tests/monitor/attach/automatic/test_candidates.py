@@ -6,9 +6,9 @@ import pytest
 from builders import make_gpu, make_process, make_snapshot
 
 from vramtop.monitor.attach.automatic.candidates import MAX_READINGS, RETRY_SECONDS, SETTLED_SECONDS, Candidates
-from vramtop.monitor.attach.automatic.run_answer import RunAnswer
+from vramtop.monitor.attach.automatic.worker_client import RunAnswer
 from vramtop.monitor.board.watchlist import gpu_rows
-from vramtop.monitor.host.kinds import program_of
+from vramtop.monitor.host.known_programs import program_of
 
 EARLY = RunAnswer(reason="job not read", too_early=True)
 REFUSED = RunAnswer(reason="no access")

@@ -8,7 +8,7 @@ from waiting import until
 
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.attach.automatic.automatic_attach import MAX_ENDED_RUNS, AutomaticAttach
-from vramtop.monitor.attach.automatic.run_answer import RunAnswer
+from vramtop.monitor.attach.automatic.worker_client import RunAnswer
 from vramtop.monitor.board.watchlist import Watchlist
 
 RUNS = MAX_ENDED_RUNS + 14

@@ -8,8 +8,7 @@ import pytest
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.attach.automatic.read_job import answer
-from vramtop.monitor.attach.automatic.run_answer import ReadRequest
-from vramtop.monitor.attach.automatic.worker_client import WorkerClient
+from vramtop.monitor.attach.automatic.worker_client import ReadRequest, WorkerClient
 
 
 def request(pid: int) -> ReadRequest:

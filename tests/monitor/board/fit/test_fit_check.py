@@ -18,7 +18,7 @@ from vramtop.monitor.anomalies.leftovers import find_hidden_memory
 from vramtop.monitor.board.capacity import DeviceCapacity, described_devices, device_capacities
 from vramtop.monitor.board.fit import check_fit, with_host_memory
 from vramtop.monitor.board.fit_result import MAX_LISTED
-from vramtop.monitor.snapshot.faults import HOST_MEMORY, Fault
+from vramtop.monitor.snapshot.figures import HOST_MEMORY, Fault
 from vramtop.tui.cli.main import main
 
 FOUR = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="fsdp2", data_shard=4))

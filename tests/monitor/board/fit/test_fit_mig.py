@@ -12,7 +12,7 @@ from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.board.capacity import device_capacities
 from vramtop.monitor.board.fit import check_fit, check_serving_fit
 from vramtop.monitor.board.watchlist import committed_bytes
-from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.figures import Fault
 
 TWO = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=2))
 

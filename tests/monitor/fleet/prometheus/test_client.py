@@ -15,7 +15,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.limits import PROMETHEUS_ANSWER
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.fleet.prometheus.client import Credentials, PrometheusClient, QueryError
-from vramtop.monitor.fleet.prometheus.series import Vector
+from vramtop.monitor.fleet.prometheus.series import Sample
 
 EMPTY = json.dumps({"status": "success", "data": {"resultType": "vector", "result": []}})
 
@@ -47,14 +47,14 @@ def serve(request: pytest.FixtureRequest) -> Callable[..., Server]:
     return start
 
 
-def ask(url: str, **credentials: Any) -> Vector:
-    return PrometheusClient(url, Credentials(**credentials)).query("up == 1", Vector)
+def ask(url: str, **credentials: Any) -> list[Sample]:
+    return PrometheusClient(url, Credentials(**credentials)).query("up == 1")
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/api/v1", "/graph"])
 def test_the_address_is_that_of_the_server_or_of_one_of_its_pages(serve, suffix) -> None:
     server = serve()
-    assert ask(server.address + suffix).result == []
+    assert ask(server.address + suffix) == []
     assert server.asked[0][0] == "/api/v1/query?query=up+%3D%3D+1"
 
 
@@ -68,9 +68,9 @@ def test_a_token_is_read_for_each_query(serve, tmp_path: Path) -> None:
     server, token = serve(), tmp_path / "token"
     token.write_text("first\n")
     client = PrometheusClient(server.address, Credentials(token_file=token))
-    client.query("up", Vector)
+    client.query("up")
     token.write_text("second\n")
-    client.query("up", Vector)
+    client.query("up")
     assert [headers["Authorization"] for _, headers in server.asked] == ["Bearer first", "Bearer second"]
 
 
@@ -129,7 +129,7 @@ def test_a_server_that_drips_its_answer_is_waited_for_within_the_total(head: byt
                 f"http://127.0.0.1:{listening.getsockname()[1]}", limit=replace(PROMETHEUS_ANSWER, seconds=0.5)
             )
             with pytest.raises(QueryError, match=r"its answer took more than 0\.5 s"):
-                client.query("up", Vector)
+                client.query("up")
         finally:
             ended.set()
             thread.join()
@@ -138,7 +138,7 @@ def test_a_server_that_drips_its_answer_is_waited_for_within_the_total(head: byt
 def test_a_server_that_answers_too_much_is_not_read_on(serve) -> None:
     client = PrometheusClient(serve(text=" " * (1 << 20)).address, limit=replace(PROMETHEUS_ANSWER, bytes=1 << 16))
     with pytest.raises(QueryError, match="its answer has more than 64 KiB"):
-        client.query("up", Vector)
+        client.query("up")
 
 
 def test_a_server_that_announces_more_than_it_sends_is_a_sentence(serve) -> None:

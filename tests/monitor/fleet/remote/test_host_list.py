@@ -3,7 +3,7 @@
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.monitor.fleet.host_list import MAX_HOSTS, parse_hosts
+from vramtop.monitor.fleet.ssh_command import MAX_HOSTS, parse_hosts
 
 
 @pytest.mark.parametrize(

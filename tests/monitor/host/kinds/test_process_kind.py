@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramtop.monitor.host.kinds import identify, kind_label
+from vramtop.monitor.host.known_programs import identify, kind_label
 
 
 @pytest.mark.parametrize(

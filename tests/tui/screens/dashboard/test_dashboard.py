@@ -29,7 +29,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
-from vramtop.monitor.snapshot.faults import NO_DRIVER, Fault
+from vramtop.monitor.snapshot.figures import NO_DRIVER, Fault
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.sampler import EarlySampler
 from vramtop.tui.app.app import SourceFailed, VramtopApp

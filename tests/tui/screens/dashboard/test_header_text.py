@@ -5,7 +5,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.board.board import Board, GpuRow
 from vramtop.monitor.board.display_filter import DisplayFilter, parse_devices
-from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.figures import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading
 from vramtop.tui.screens.base import BoardFeed
 from vramtop.tui.screens.dashboard.header_text import notices

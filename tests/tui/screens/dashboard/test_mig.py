@@ -17,7 +17,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.figures import Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading
 from vramtop.tui.cli.commands import attach, once
 from vramtop.tui.screens.dashboard.gpu_panel import GpuPanel

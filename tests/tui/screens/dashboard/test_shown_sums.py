@@ -17,7 +17,7 @@ from vramtop.monitor.board.board import AttachProgress, Board
 from vramtop.monitor.fleet.board_reading import reading_of_board
 from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.hosts_board import hosts_snapshot
-from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.figures import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.cli.board_json import board_json

@@ -12,7 +12,7 @@ from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.snapshot.demand import CurrentDemand
-from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.figures import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.tui.app.app import VramtopApp

@@ -28,7 +28,7 @@ from vramtop.monitor.preflight.check_result import Check, CheckResult, CheckStat
 from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.job_launch import JobInterpreter
-from vramtop.monitor.preflight.machine import Machine, described_machine
+from vramtop.monitor.preflight.machine import Machine
 from vramtop.monitor.preflight.prepare import prepare
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
@@ -73,7 +73,7 @@ def fixed_check(
 @pytest.fixture
 def read(tmp_path: Path) -> Callable[[PreflightRequest], CheckContext]:
     def read(subject: PreflightRequest) -> CheckContext:
-        machine = described_machine(ROOMS, find_gpu("h100-80gb"))
+        machine = Machine(devices=ROOMS, gpu_type=find_gpu("h100-80gb"))
         python = JobInterpreter(path=Path("/opt/env/bin/python"), origin="--python")
         return prepare(subject.job, machine, python, environ={}, folder=tmp_path)
 

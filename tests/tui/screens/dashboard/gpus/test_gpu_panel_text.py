@@ -11,7 +11,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import GpuRow
 from vramtop.monitor.board.run_phases import PhaseStart
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.faults import HOST_MEMORY, Fault
+from vramtop.monitor.snapshot.figures import HOST_MEMORY, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading
 from vramtop.tui.draw.gpu_bars import held_cells
 from vramtop.tui.draw.palette import colour_of, unattributed_label

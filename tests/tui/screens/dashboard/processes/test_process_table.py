@@ -9,7 +9,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.snapshot.demand import CurrentDemand
-from vramtop.monitor.snapshot.faults import FIRST_SAMPLE, Fault
+from vramtop.monitor.snapshot.figures import FIRST_SAMPLE, Fault
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessFigures, Source
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions

@@ -23,8 +23,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import Parallel
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.process_groups import ProcessGroup
-from vramtop.monitor.host.inspect.ancestry import Ancestor, AncestryReader
-from vramtop.monitor.host.process_directory import ProcessDirectory
+from vramtop.monitor.host.process_directory import Ancestor, AncestryReader, ProcessDirectory
 from vramtop.monitor.snapshot.snapshot import Source
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.screens.dashboard.process_columns import group_status

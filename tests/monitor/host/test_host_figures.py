@@ -7,11 +7,11 @@ import pytest
 from waiting import until
 
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.host.inspect import host_figures
-from vramtop.monitor.host.inspect.host_figures import HostFigures
+from vramtop.monitor.host import host_figures
+from vramtop.monitor.host.host_figures import HostFigures
 from vramtop.monitor.host.process_stat import load_stat
 from vramtop.monitor.snapshot.demand import Demand
-from vramtop.monitor.snapshot.faults import FIRST_SAMPLE
+from vramtop.monitor.snapshot.figures import FIRST_SAMPLE
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
 
 EVERYTHING = Demand(process_figures=frozenset({"cpu_percent", "rss_bytes", "threads", "sm_percent"}))

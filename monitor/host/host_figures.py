@@ -8,10 +8,10 @@ import msgspec
 
 from vramtop.estimator.common.records import replace
 
-from ...snapshot.demand import HOST_FIGURES, Demand, ProcessFigure
-from ...snapshot.faults import FIRST_SAMPLE, Fault
-from ...snapshot.snapshot import GpuProcess, GpuReading, ProcessFigures, ProcessKey
-from ..process_stat import ProcessStat, load_stat
+from ..snapshot.demand import HOST_FIGURES, Demand, ProcessFigure
+from ..snapshot.figures import FIRST_SAMPLE, Fault
+from ..snapshot.snapshot import GpuProcess, GpuReading, ProcessFigures, ProcessKey
+from .process_stat import ProcessStat, load_stat
 
 MIN_WINDOW_SECONDS = 0.5
 """Shortest time over which CPU % is measured: processor time is counted in steps of 10 ms, or 2 % of this."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from vramtop.monitor.host import process_directory
-from vramtop.monitor.host.inspect.ancestry import AncestryReader
 from vramtop.monitor.host.known_programs import starts_sessions
+from vramtop.monitor.host.process_directory import AncestryReader
 
 LAUNCHER = (
     "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
