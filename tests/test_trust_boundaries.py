@@ -20,7 +20,7 @@ OTHER_STARTS = re.compile(
 )
 OF_THE_USERS_CHOICE = {  # their own command, or a program that ``find_program`` has found
     "tui/cli/commands/run.py",
-    "tui/cli/fitting/waiting.py",
+    "tui/cli/commands/wait.py",
     "monitor/fleet/remote.py",
 }
 OWN_INTERPRETER = {  # they run vramtop again, by the interpreter and with the paths that the process has already

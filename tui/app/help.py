@@ -20,6 +20,9 @@ from ..screens.dashboard.process_table import ProcessTable
 from ..screens.dashboard.screen import DashboardScreen
 from ..screens.registry import SCREENS
 
+_SHORT_TEXT, _SHORT_ROWS = 27, 15
+"""Cells of a key's few words, and lines of keys, on a terminal of 80 columns and 24 lines."""
+
 
 class HelpScreen(ModalScreen[None]):
     """The help: the keys in a few words each, on one small screen, then all of it as one text to scroll through.
@@ -66,11 +69,26 @@ class HelpScreen(ModalScreen[None]):
         self.query_one(Static).update(help_content(self._titles, self._app_bindings))
 
     def short(self, width: int = 80) -> Content:
-        """Return the keys of the topmost screen in a few words each, and the statuses, for a terminal of this width."""
+        """Return the keys of the topmost screen in a few words each, and the statuses of runs.
+
+        On a terminal of 80 columns these are at most 19 lines of 72 cells.
+        """
         named = {screen.title: screen for screen in SCREENS if screen.keys}
         own = next((named[title] for title in self._titles if title in named), None)
         bindings = own.bindings() if own is not None else (*DashboardScreen.BINDINGS, *ProcessTable.BINDINGS)
-        return short_help((*bindings, *self._app_bindings, *TERMINAL_KEYS), columns=1 if width < 80 else 2)
+        # each text up to its first pause
+        texts = key_rows((*bindings, *self._app_bindings, *TERMINAL_KEYS))
+        begun = ((key, re.split(r"[:;,]| \(", text, maxsplit=1)[0]) for key, text in texts)
+        cells = [f"{key:7} {shorten(text, _SHORT_TEXT)}" for key, text in begun][: 2 * _SHORT_ROWS]
+        half = len(cells) if width < 80 else -(-len(cells) // 2)
+        lines = [
+            Content(f"{left:{_SHORT_TEXT + 9}}{right}".rstrip())
+            for left, right in zip_longest(cells[:half], cells[half:], fillvalue="")
+        ]
+        marks = [Content.styled(f"{mark.letter} {mark.word}", on_colour(mark.colour)) for mark in STATUSES.values()]
+        third = (len(marks) + 2) // 3
+        legend = [Content("  ").join(marks[at : at + third]) for at in range(0, len(marks), third)]
+        return Content("\n").join([*lines, Content(""), *legend])
 
 
 _OTHER_KEYS = (("Tab", "move to the GPUs and back; the arrow keys choose a GPU where GPUs are rows"),)
@@ -145,26 +163,6 @@ def help_content(titles: Sequence[str] = (), app_bindings: Sequence[BindingType]
     lines += [heading("A pending job")]
     lines += [marked(f" {mark.letter} {mark.word} ", mark, _VERDICT_HELP[name]) for name, mark in VERDICTS.items()]
     return Content("\n").join([*first, *lines])
-
-
-_SHORT_TEXT, _SHORT_ROWS = 27, 15
-"""Cells of a key's few words, and lines of keys, on a terminal of 80 columns and 24 lines."""
-
-
-def short_help(bindings: Iterable[BindingType], *, columns: int = 2) -> Content:
-    """Return keys in columns, a few words each, and the statuses of runs: in two, at most 19 lines of 72 cells."""
-    # each text up to its first pause
-    begun = ((key, re.split(r"[:;,]| \(", text, maxsplit=1)[0]) for key, text in key_rows(bindings))
-    cells = [f"{key:7} {shorten(text, _SHORT_TEXT)}" for key, text in begun][: 2 * _SHORT_ROWS]
-    half = -(-len(cells) // columns)
-    lines = [
-        Content(f"{left:{_SHORT_TEXT + 9}}{right}".rstrip())
-        for left, right in zip_longest(cells[:half], cells[half:], fillvalue="")
-    ]
-    marks = [Content.styled(f"{mark.letter} {mark.word}", on_colour(mark.colour)) for mark in STATUSES.values()]
-    third = (len(marks) + 2) // 3
-    legend = [Content("  ").join(marks[at : at + third]) for at in range(0, len(marks), third)]
-    return Content("\n").join([*lines, Content(""), *legend])
 
 
 def key_rows(bindings: Iterable[BindingType]) -> Iterator[tuple[str, str]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vramtop.monitor.snapshot.demand import CurrentDemand
-
-from ..background.notices import Notices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +18,33 @@ if TYPE_CHECKING:
 
     from ..background.job_estimates import EstimateFunction
     from ..draw.terminal_capabilities import ColourDepth
+
+
+class Notices:
+    """Sentences that are kept until there is a screen to show them on.
+
+    Args:
+        sentences: the first ones.
+    """
+
+    def __init__(self, sentences: Iterable[str] = ()) -> None:
+        self._lock = threading.Lock()
+        self._kept = list(sentences)
+        self._show: Callable[[str], None] | None = None
+
+    def add(self, sentence: str) -> None:
+        """Show a sentence now, or once there is a screen."""
+        with self._lock:
+            if self._show is None:
+                self._kept.append(sentence)
+                return
+        self._show(sentence)  # outside of the lock: it may wait for the screen's thread
+
+    def show_on(self, show: Callable[[str], None]) -> tuple[str, ...]:
+        """Pass every further sentence to this callback, on the thread that adds it; returns those until now."""
+        with self._lock:
+            self._show = show
+            return tuple(self._kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,21 +7,27 @@ import msgspec
 from msgspec import to_builtins
 
 from vramtop.estimator.common.secrets import displayed
-from vramtop.monitor.board.board import Board, GpuRow, Hidden, PendingRow, ProcessRow, RunRow
+from vramtop.monitor.board.board import Board, GpuRow, PendingRow, ProcessRow, RunRow
 from vramtop.monitor.host.kinds import kind_label
 from vramtop.monitor.snapshot.mig_devices import MigDevice, mig_devices
 
 
 def board_json(board: Board) -> dict[str, Any]:
     """Return the board as ``--once --json`` prints it."""
-    snapshot = board.snapshot
+    snapshot, hidden = board.snapshot, board.hidden
     anomalies = to_builtins(board.anomalies)
     return {
         "schema": 1,
         "time": datetime.fromtimestamp(snapshot.time, timezone.utc).isoformat(),
         "source": _values(snapshot.source, "kind", "host", "driver_version", "cuda_version"),
         "faults": msgspec.to_builtins(snapshot.faults),
-        "filter": None if board.hidden is None else _filter_json(board.hidden),
+        "filter": hidden
+        and {
+            "options": hidden.by,
+            "hidden_gpus": list(hidden.labels),
+            "hidden_processes": hidden.processes,
+            "hidden_used_bytes": hidden.used_bytes,
+        },
         "gpus": [_gpu_json(row, board) for row in board.gpus if board.displays_gpu(row.reading)],
         "runs": [_run_json(run) for run in board.runs],
         "pending": [_pending_json(row) for row in board.pending],
@@ -50,15 +56,6 @@ def _pending_json(row: PendingRow) -> dict[str, Any]:
         "verdict": row.fit.verdict if row.fit else "unknown",
         "device_bytes": row.budget.peak.device_bytes if row.budget else None,
         "sentence": row.sentence and displayed(row.sentence),
-    }
-
-
-def _filter_json(hidden: Hidden) -> dict[str, Any]:
-    return {
-        "options": hidden.by,
-        "hidden_gpus": list(hidden.labels),
-        "hidden_processes": hidden.processes,
-        "hidden_used_bytes": hidden.used_bytes,
     }
 
 

@@ -59,13 +59,13 @@ class Cell(msgspec.Struct, frozen=True):
     """The colour behind the character."""
 
 
-class BarRange(msgspec.Struct, frozen=True, kw_only=True):
-    """The range of a budget, which is drawn over its bar: ``├──┤``."""
-
-    low_bytes: int
-    high_bytes: int
+def inked(char: str, ground: str | None) -> Cell:
+    """Return a cell with a character that is readable on its ground."""
+    return Cell(char, ground and ink_on(ground), ground)
 
 
+BarRange = tuple[int, int]
+"""The lowest and the highest bytes of a budget, drawn over its bar: ``├──┤``."""
 _OUTLINE = "│"
 
 
@@ -184,13 +184,13 @@ def _filled(segment: BarSegment, start: int, end: int, text_end: int, line: str)
     chars = f"{line}{text}{segment.fill * (size - len(text) - len(tail))}{tail}"
     if segment.fill != PAINTED or segment.colour is None:
         return [Cell(char, segment.colour) for char in chars]
-    ink = ink_on(segment.colour)
-    return [Cell(char, ink, segment.colour) for char in chars]
+    return [inked(char, segment.colour) for char in chars]
 
 
 def _range_cells(marked: BarRange, scale_bytes: int, width: int) -> tuple[int, int]:
-    first = max(0, min(width - 1, round(marked.low_bytes * width / scale_bytes)))
-    return first, min(width - 1, max(first, round(marked.high_bytes * width / scale_bytes) - 1))
+    low, high = (round(size * width / scale_bytes) for size in marked)
+    first = max(0, min(width - 1, low))
+    return first, min(width - 1, max(first, high - 1))
 
 
 def _with_range(cells: list[Cell], marked: BarRange | None, scale_bytes: int) -> list[Cell]:
@@ -198,8 +198,7 @@ def _with_range(cells: list[Cell], marked: BarRange | None, scale_bytes: int) ->
     if marked is None or not cells:
         return cells
     first, last = _range_cells(marked, scale_bytes, len(cells))
-    end = "▶" if marked.high_bytes > scale_bytes else "┤"
+    end = "▶" if marked[1] > scale_bytes else "┤"
     for at, char in enumerate(["├", *"─" * (last - first - 1), end] if last > first else [end], start=first):
-        ground = cells[at].ground
-        cells[at] = Cell(char, ground and ink_on(ground), ground)
+        cells[at] = inked(char, cells[at].ground)
     return cells

@@ -18,7 +18,17 @@ from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
-from .bars import BarRange, BarSegment, Cell, beyond_segment, cell_runs, component_segments, draw_bar, memory_segment
+from .bars import (
+    BarRange,
+    BarSegment,
+    Cell,
+    beyond_segment,
+    cell_runs,
+    component_segments,
+    draw_bar,
+    inked,
+    memory_segment,
+)
 from .labels import MUTED, job_name, worst_row
 from .palette import COMPONENTS, OTHER_MEMORY, STATUSES, MemoryKind, colour_of, ink_on, on_colour
 
@@ -86,7 +96,7 @@ def budget_cells(gpu: GpuRow, width: int) -> Sequence[Cell] | None:
     alike = len(budgets) == 1 or all(budget.serving is not None for budget in budgets)
     wording = budgets[0] if budgets and alike else None  # the only job's words, or a server's if all are servers
     segments = (*component_segments(components, budget=wording, uncertain=is_uncertain(gpu)), slack)
-    span = BarRange(low_bytes=gpu.low_bytes or expected, high_bytes=gpu.high_bytes or expected)
+    span = gpu.low_bytes or expected, gpu.high_bytes or expected
     return _drawn_budget(segments, gpu.reading.total_bytes or 1, width, span)
 
 
@@ -110,8 +120,7 @@ def held_cells_with_budget_mark(gpu: GpuRow, width: int) -> list[Cell]:
         return held_cells(gpu, width, figures=False)
     at = min(width - 1, max(0, round(gpu.expected_bytes * width / (gpu.reading.total_bytes or 1)) - 1))
     cells = held_cells(gpu, width, figures=False, label_end=at)
-    ground = cells[at].ground
-    cells[at] = Cell(_MARK, ground and ink_on(ground), ground)
+    cells[at] = inked(_MARK, cells[at].ground)
     return cells
 
 

@@ -29,8 +29,9 @@ def gpu_figure_parts(reading: GpuReading) -> list[Content]:
         parts.insert(0, reason_badge(reason))
     if reading.memory_utilisation_percent is not None:
         parts.append(Content(f"bandwidth {reading.memory_utilisation_percent} %"))
-    if fan := fan_words(reading):
-        parts.append(Content(f"fan {fan}"))
+    if speeds := reading.details.fan_percents if reading.details else None:
+        low, high = min(speeds), max(speeds)
+        parts.append(Content(f"fan {low} %" if low == high else f"fan {low}-{high} %"))
     return parts
 
 
@@ -76,12 +77,3 @@ def reason_badge(reason: ClockReason) -> Content:
     if reason.kind == "slowed":
         return tag(f"! {reason.word}")
     return Content.styled(reason.word, "$text-warning" if reason.kind == "limit" else MUTED)
-
-
-def fan_words(reading: GpuReading) -> str | None:
-    """Return the speed of its fans, ``30 %`` or ``30-42 %``; None: it has none, or that is not known."""
-    speeds = reading.details.fan_percents if reading.details else None
-    if not speeds:
-        return None
-    low, high = min(speeds), max(speeds)
-    return f"{low} %" if low == high else f"{low}-{high} %"

@@ -93,14 +93,8 @@ class TimeMark(msgspec.Struct, frozen=True):
     """The colour of a moment that needs attention; None: of another one."""
 
 
-class TimelineMark(msgspec.Struct, frozen=True):
-    """A moment on the horizontal axis."""
-
-    column: int
-    labels: tuple[str, ...]
-    """Its name, the longest variant first."""
-    colour: str | None = None
-    """The colour of a moment that needs attention, which is named before all others; None: of another one."""
+TimelineMark = tuple[int, TimeMark]
+"""A column of the horizontal axis, and its moment; one with a colour is named before all others."""
 
 
 def timeline_marks(
@@ -120,13 +114,9 @@ def timeline_marks(
     first = _first_slot(width, slot_seconds, now)
     slots = (int(mark.time // slot_seconds) - first for mark in marks)
     columns = [min(width - 1, slot) if slot >= 0 else None for slot in slots]  # None: older than the graph
-    older = [mark for mark, column in zip(marks, columns, strict=True) if column is None and not mark.colour]
-    shown = [
-        TimelineMark(column, mark.labels, mark.colour)
-        for mark, column in zip(marks, columns, strict=True)
-        if column is not None
-    ]
-    return (*(TimelineMark(0, mark.labels) for mark in older[-1:]), *shown)
+    placed = list(zip(columns, marks, strict=True))
+    older = [mark for column, mark in placed if column is None and not mark.colour]
+    return (*((0, mark) for mark in older[-1:]), *((at, mark) for at, mark in placed if at is not None))
 
 
 def timeline_cells(marks: Sequence[TimelineMark], width: int, *, empty: str = " ") -> list[Cell]:
@@ -139,32 +129,33 @@ def timeline_cells(marks: Sequence[TimelineMark], width: int, *, empty: str = " 
     """
     cells: list[Cell] = [Cell(empty)] * width
     taken: list[bool] = [False] * width
-    for mark in (mark for mark in marks if mark.colour and mark.column < width):
-        start, label = _alarm_place(mark, width)
-        for at, char in enumerate(label, start=start):
-            cells[at], taken[at] = Cell(char, mark.colour), True
-    others = sorted((mark for mark in marks if not mark.colour and mark.column < width), key=lambda mark: mark.column)
-    for mark, after in zip(others, [*(mark.column for mark in others[1:]), width], strict=False):
-        end = max(after, mark.column + 1)
-        end = next((at - 1 for at in range(mark.column, end) if taken[at]), end)
-        line = "▏" if end - mark.column > 1 else ""
-        label = next((label for label in mark.labels if len(label) <= end - mark.column - len(line)), "")
-        for at, char in enumerate(f"{line}{label}", start=mark.column):
+    for column, mark in marks:
+        if mark.colour and column < width:
+            start, label = _alarm_place(column, mark, width)
+            for at, char in enumerate(label, start=start):
+                cells[at], taken[at] = Cell(char, mark.colour), True
+    others = sorted((each for each in marks if not each[1].colour and each[0] < width), key=lambda each: each[0])
+    for (column, mark), after in zip(others, [*(at for at, _ in others[1:]), width], strict=False):
+        end = max(after, column + 1)
+        end = next((at - 1 for at in range(column, end) if taken[at]), end)
+        line = "▏" if end - column > 1 else ""
+        label = next((label for label in mark.labels if len(label) <= end - column - len(line)), "")
+        for at, char in enumerate(f"{line}{label}", start=column):
             cells[at], taken[at] = Cell(char, colour_of("neutral")), True
     return cells
 
 
-def _alarm_place(mark: TimelineMark, width: int) -> tuple[int, str]:
+def _alarm_place(column: int, mark: TimeMark, width: int) -> tuple[int, str]:
     """Return where a label begins whose first character is a sign: right of its moment, otherwise left of it."""
     *named, sign = mark.labels
     for label in named:
-        if len(label) <= width - mark.column:
-            return mark.column, label
+        if len(label) <= width - column:
+            return column, label
     for label in named:
         words = f"{label.partition(' ')[2]} {label[0]}"
-        if len(words) <= mark.column + 1:
-            return mark.column + 1 - len(words), words
-    return mark.column, sign
+        if len(words) <= column + 1:
+            return column + 1 - len(words), words
+    return column, sign
 
 
 def _first_slot(width: int, slot_seconds: float, now: float) -> int:

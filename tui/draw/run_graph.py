@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .bars import BarSegment, Cell, component_segments, memory_segment
+from .bars import BarSegment, Cell, component_segments, inked, memory_segment
 from .memory_graph import (
     EIGHTHS,
     MAX_GPU_TO_PEAK,
@@ -27,7 +27,7 @@ from .memory_graph import (
     timeline_cells,
     timeline_marks,
 )
-from .palette import blend, colour_of, ink_on
+from .palette import blend, colour_of
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget import Components
@@ -85,7 +85,7 @@ def run_graph_rows(
     levels = [min(full, max(1, round(size * full / data.top_bytes))) if size else 0 for size in sizes]
     bands = _bands(data, height, ground=ground, patterns=patterns)
     lines = {row_of(line.size_bytes, height, data.top_bytes): line for line in data.lines}
-    marks = {mark.column: mark.colour or colour_of("neutral") for mark in _marks(data, width) if mark.column}
+    marks = {at: mark.colour or colour_of("neutral") for at, mark in _marks(data, width) if at}
     calm, rows = data.colour or colour_of("no_budget"), []
     for y in range(height - 1, -1, -1):
         curve = colour_of("bad") if _is_beyond(data, y, height) else calm
@@ -120,8 +120,7 @@ def _write_labels(rows: list[list[Cell]], levels: Sequence[int], data: RunGraphD
             if start is not None:
                 taken.add(y)
                 for x, char in enumerate(label, start=start):
-                    ground = row[x].ground
-                    row[x] = Cell(char, ground and ink_on(ground), ground)
+                    row[x] = inked(char, row[x].ground)
                 break
 
 
@@ -198,7 +197,7 @@ def _with_line(row: list[Cell], levels: Sequence[int], y: int, band: _Band, line
         crest = 0 < reach < STEPS + _CURVE_EIGHTHS
         if not crest:
             ground = band.held.ground or band.held.colour if reach > 0 else band.ground
-            row[x] = Cell(line.char, line.colour or (ground and ink_on(ground)), ground)
+            row[x] = Cell(line.char, line.colour, ground) if line.colour else inked(line.char, ground)
     return row
 
 

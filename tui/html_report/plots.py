@@ -88,9 +88,18 @@ class TimePlot(msgspec.Struct, frozen=True, kw_only=True):
         return round(_UNITS * (1 - min(size, self.top_bytes) / self.top_bytes))
 
 
+_MAX_LEGEND_LINES = 8
+
+
 def time_figure(title: str, plot: TimePlot) -> Element:
-    """Return a plot below its title, with its legend."""
-    return node("figure", node("figcaption", title), time_plot(plot), _legend(plot))
+    """Return a plot below its title, with what its lines and its range are below it."""
+    entries = [(line.label, line.colour, line.style) for line in plot.lines[-_MAX_LEGEND_LINES:]]
+    entries += [(f"{plot.band.label}, with its range", plot.band.colour, "dashed")] if plot.band else []
+    items = []
+    for label, colour, style in entries:
+        line = node("line", x1="0", x2="18", y1="6", y2="6", stroke=colour, class_=f"data {style}")
+        items.append(node("li", node("svg", line, width=18, height=12, aria_hidden="true"), " ", label))
+    return node("figure", node("figcaption", title), time_plot(plot), node("ul", *items, class_="legend"))
 
 
 _HEIGHT = _BOTTOM + 22
@@ -127,20 +136,6 @@ def time_plot(plot: TimePlot) -> Element:
     add(svg, *(node("text", label, x="4", y=y - 3, class_="halo") for y, label in ticks[1:]))
     _add_moments(svg, plot)
     return svg
-
-
-_MAX_LEGEND_LINES = 8
-
-
-def _legend(plot: TimePlot) -> Element:
-    """Return what the lines and the range are."""
-    entries = [(line.label, line.colour, line.style) for line in plot.lines[-_MAX_LEGEND_LINES:]]
-    entries += [(f"{plot.band.label}, with its range", plot.band.colour, "dashed")] if plot.band else []
-    items = []
-    for label, colour, style in entries:
-        line = node("line", x1="0", x2="18", y1="6", y2="6", stroke=colour, class_=f"data {style}")
-        items.append(node("li", node("svg", line, width=18, height=12, aria_hidden="true"), " ", label))
-    return node("ul", *items, class_="legend")
 
 
 _EDGE_SHARE = 3.0

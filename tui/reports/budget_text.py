@@ -15,7 +15,7 @@ from vramtop.estimator.job.rules.library_defaults import AUTO
 from vramtop.estimator.job.rules.strategies import HALF
 from vramtop.estimator.job.trainable import describe_trained
 
-from ..draw.bars import BarRange, BarSegment, component_segments, draw_bar, memory_segment
+from ..draw.bars import BarSegment, component_segments, draw_bar, memory_segment
 from ..draw.palette import COMPONENTS, VERDICTS, colour_of, component_mark, peak_place
 from ..draw.text_output import format_table, printable
 
@@ -72,7 +72,7 @@ def budget_lines(
         component_segments(peak.components, budget=budget),
         scale_bytes=scale,
         width=width,
-        marked=BarRange(low_bytes=peak.low_bytes, high_bytes=peak.high_bytes),
+        marked=(peak.low_bytes, peak.high_bytes),
         outlined=output.colour_depth == "none",
     )
     yield f"{output.bar(cells)} {format_gib(scale):>6} GiB"
@@ -179,13 +179,13 @@ def _gpu_lines(alike: Sequence[DeviceVerdict], budget: Budget, result: FitResult
     held, committed = device.total_bytes - device.free_bytes, device.committed_bytes
     labels = (f"committed {format_gib(committed)}", "committed", "c")
     taken = [memory_segment("held", held), BarSegment(size_bytes=committed, colour=colour_of("neutral"), labels=labels)]
-    low, high = held + committed + budget.peak.low_bytes, held + committed + budget.peak.high_bytes
+    before = held + committed
     cells = draw_bar(
         [*taken, *component_segments(budget.peak.components, budget=budget)],
         scale_bytes=device.total_bytes,
         width=output.width - 2,
         empty=".",
-        marked=BarRange(low_bytes=low, high_bytes=high),
+        marked=(before + budget.peak.low_bytes, before + budget.peak.high_bytes),
         outlined=output.colour_depth == "none",
     )
     yield "  " + output.bar(cells)

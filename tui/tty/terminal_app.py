@@ -124,10 +124,6 @@ class TerminalApp(AppHooks):
     def action_toggle_ascii(self) -> None:
         """Draw with ASCII characters only, or with all characters."""
         self._ascii_filter.enabled = not self.ascii_only
-        self.draw_again()
-
-    def draw_again(self) -> None:
-        """Draw all lines of all screens again: characters or colours have changed."""
         for screen in self.screen_stack:
             for widget in screen.walk_children(with_self=True):
                 widget.notify_style_update()

@@ -12,7 +12,7 @@ from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 from vramtop.monitor.board.capacity import DeviceCapacity, count_devices
 from vramtop.monitor.board.fit_result import DeviceVerdict, FitResult
 
-from ..draw.bars import BarRange, BarSegment, Cell, component_segments, draw_bar, memory_segment
+from ..draw.bars import BarSegment, Cell, component_segments, draw_bar, memory_segment
 from ..draw.gpu_bars import bar_content
 from ..draw.labels import MUTED, badge, warning
 from ..draw.palette import COMPONENTS, OTHER_MEMORY, VERDICTS, MemoryKind, component_mark, peak_place
@@ -192,9 +192,8 @@ def budget_segments(budget: Budget, *, uncertain: bool = False) -> list[BarSegme
 
 def budget_bar(budget: Budget, *, scale_bytes: int, width: int, uncertain: bool = False) -> list[Cell]:
     """Draw the peak by component with its range, on a scale; ``uncertain``: settings of the job are guessed."""
-    span = BarRange(low_bytes=budget.peak.low_bytes, high_bytes=budget.peak.high_bytes)
-    segments = budget_segments(budget, uncertain=uncertain)
-    return draw_bar(segments, scale_bytes=scale_bytes, width=width, marked=span)
+    segments, peak = budget_segments(budget, uncertain=uncertain), budget.peak
+    return draw_bar(segments, scale_bytes=scale_bytes, width=width, marked=(peak.low_bytes, peak.high_bytes))
 
 
 def short_gpu_name(name: str | None) -> str:
@@ -237,7 +236,7 @@ def _gpu_bar(gpu: DeviceVerdict, budget: Budget, width: int, *, placed: bool) ->
     if not placed:
         return draw_bar(taken, scale_bytes=device.total_bytes, width=width)
     before = held + device.committed_bytes
-    span = BarRange(low_bytes=before + budget.peak.low_bytes, high_bytes=before + budget.peak.high_bytes)
+    span = before + budget.peak.low_bytes, before + budget.peak.high_bytes
     return draw_bar([*taken, *budget_segments(budget)], scale_bytes=device.total_bytes, width=width, marked=span)
 
 

@@ -21,8 +21,7 @@ from vramtop.monitor.board.board import PendingRow
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
-from vramtop.tui.background.notices import Notices
+from vramtop.tui.app.options import AppOptions, Notices
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.attach.screen import AttachScreen
 from vramtop.tui.screens.dashboard.screen import pending_line

@@ -16,7 +16,7 @@ from vramtop.monitor.board.capacity import device_capacities
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.board.fit_result import FitResult
 from vramtop.monitor.storage.reservations import Reservations
-from vramtop.tui.cli.fitting.waiting import Stillness, exec_program, program_to_start, wait_until_it_fits
+from vramtop.tui.cli.commands.wait import Stillness, exec_program, program_to_start, wait_until_it_fits
 from vramtop.tui.cli.main import build_parser
 
 
@@ -77,7 +77,7 @@ from vramtop.monitor.board.capacity import device_capacities
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot, Source
-from vramtop.tui.cli.fitting.waiting import wait_until_it_fits
+from vramtop.tui.cli.commands.wait import wait_until_it_fits
 
 budget = estimate(Job(model=ModelSpec(id="gpt2")))
 free = budget.peak.high_bytes * 3 // 2

@@ -2,7 +2,7 @@ from hypothesis import given, strategies as st
 
 from vramtop.estimator.budget import Components
 from vramtop.estimator.common.sizes import GIB
-from vramtop.tui.draw.bars import HATCHED, BarRange, BarSegment, component_segments, draw_bar, split_beyond
+from vramtop.tui.draw.bars import HATCHED, BarSegment, component_segments, draw_bar, split_beyond
 from vramtop.tui.draw.palette import COMPONENTS, colour_of, ink_on
 from vramtop.tui.draw.text_output import TextOutput, to_ascii
 
@@ -45,7 +45,7 @@ def test_segments_end_at_their_sum_on_the_scale() -> None:
 def test_a_bar_always_has_the_requested_width(sizes, labels, scale, width, low, outlined, hatched) -> None:
     fill = HATCHED if hatched else " "
     parts = [filled(size, fill, colour="#207346", labels=tuple(labels), end_label="+1.0") for size in sizes]
-    marked = None if low is None else BarRange(low_bytes=low, high_bytes=low + 30)
+    marked = None if low is None else (low, low + 30)
     cells = draw_bar(parts, scale_bytes=scale, width=width, marked=marked, outlined=outlined)
     assert len(cells) == width
     assert all(len(cell.char) == 1 for cell in cells)
@@ -84,13 +84,13 @@ def test_guessed_components_are_hatched_and_outlined_and_have_no_ground() -> Non
 
 
 def test_the_range_is_marked_on_the_scale_and_hides_no_label() -> None:
-    marked = BarRange(low_bytes=40 * GIB, high_bytes=70 * GIB)
+    marked = (40 * GIB, 70 * GIB)
     assert budget_bar(width=80, marked=marked) == (
         " weights 15.0  ▏grad 15.0     ▏optim    ├" + "─" * 28 + "┤" + " " * 10
     )
     cells = draw_bar(component_segments(FULL), scale_bytes=80 * GIB, width=80, marked=marked)
     assert cells[45].ground == COMPONENTS["optimizer"].colour
-    assert budget_bar(width=40, marked=BarRange(low_bytes=70 * GIB, high_bytes=130 * GIB))[-1] == "▶"
+    assert budget_bar(width=40, marked=(70 * GIB, 130 * GIB))[-1] == "▶"
     assert "+" + "-" * 28 + "+" in to_ascii(budget_bar(width=80, marked=marked))
 
 

@@ -1,16 +1,16 @@
 from hypothesis import given, strategies as st
 
-from vramtop.tui.draw.memory_graph import TimelineMark, timeline_cells
+from vramtop.tui.draw.memory_graph import TimelineMark, TimeMark, timeline_cells
 
 RED = "#cb1a16"
 
 
 def phase(column: int, word: str) -> TimelineMark:
-    return TimelineMark(column, (word, word[0].upper()))
+    return column, TimeMark(0.0, (word, word[0].upper()))
 
 
 def over(column: int) -> TimelineMark:
-    return TimelineMark(column, ("▲ over since 20:28:01", "▲ 20:28:01", "▲"), RED)
+    return column, TimeMark(0.0, ("▲ over since 20:28:01", "▲ 20:28:01", "▲"), RED)
 
 
 def drawn(*marks: TimelineMark, width: int = 40) -> str:

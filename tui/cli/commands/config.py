@@ -34,7 +34,12 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     if options.value is not None:
         return _change(options, name, options.value)
     chosen = SETTINGS if name is None else _chosen(name)
-    _print(options, settings, chosen)
+    if options.json:
+        print(json_text(config_json(settings, chosen)))
+    elif name is None or name in TABLES:
+        print("\n".join(config_lines(settings, chosen, detect_output(ascii_only=options.ascii))))
+    else:
+        print(plain(settings.values[chosen[0].name]))
     sys.stdout.flush()
     about = ((each, find_setting(each.name)) for each in settings.problems)
     problems = [
@@ -45,16 +50,6 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     for problem in problems:
         print(f"vramtop: {printable(displayed(problem.sentence))}", file=sys.stderr)
     return InputError.exit_code if problems else 0
-
-
-def _print(options: argparse.Namespace, settings: SettingsInForce, chosen: Sequence[Setting]) -> None:
-    name = options.setting
-    if options.json:
-        print(json_text(config_json(settings, chosen)))
-    elif name is None or name in TABLES:
-        print("\n".join(config_lines(settings, chosen, detect_output(ascii_only=options.ascii))))
-    else:
-        print(plain(settings.values[_chosen(name)[0].name]))
 
 
 def config_lines(settings: SettingsInForce, chosen: Sequence[Setting], output: TextOutput) -> Iterator[str]:

@@ -22,8 +22,7 @@ from vramtop.monitor.storage.settings.schema import THEME
 from vramtop.monitor.storage.user_file import leave_files_unchanged
 
 from ...app.app import VramtopApp
-from ...app.options import AppOptions
-from ...background.notices import Notices
+from ...app.options import AppOptions, Notices
 from ...draw.terminal_capabilities import ColourDepth, is_dumb_terminal, prepare_textual
 from ...draw.text_output import detect_output, printable
 from ...tty.served import is_served

@@ -11,10 +11,8 @@ from contextlib import ExitStack
 
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.version import version_number
-from vramtop.monitor.attach.rank_facts import RankFactsReader
 from vramtop.monitor.export.latest_board import LatestBoard
 from vramtop.monitor.snapshot.snapshot import Snapshot
-from vramtop.monitor.sources.sampler import Sampler
 
 from ...draw.text_output import printable
 from ..crash_report import save_fault
@@ -39,28 +37,47 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
         stop.set()
 
     threading.excepthook = end
-    with ExitStack() as running:
-        _export(options, running, stop)
+    with ExitStack() as running:  # it ends what was started
+        _start(options, running)
+        stop.wait()
     if crashes:
         raise crashes[0]
     return 0
 
 
-def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Event) -> None:
-    """Start everything that was asked for, and wait for the end; what runs is ended by ``running``."""
+def _start(options: argparse.Namespace, running: ExitStack) -> None:
+    """Start everything that was asked for: the server, the sampler, and what attaches to runs and measures them."""
     from vramtop.monitor.attach.rank_facts import RankFactsReader
-    from vramtop.monitor.export.latest_board import LatestBoard
+    from vramtop.monitor.snapshot.faults import NO_DRIVER
+    from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+    from vramtop.monitor.sources.optional_gpus import OptionalGpuSource
+    from vramtop.monitor.sources.sampler import Sampler
 
     version, facts = version_number() or "unknown", RankFactsReader()
     latest, log = LatestBoard(options.interval, facts_of=facts.facts_of), _Log()
     estimators = Estimators(options.python, corrects=options.history, notify=log.say)
+    watchlist = estimators.watchlist
     for job in pending_jobs(options):
-        estimators.watchlist.add_pending(job)
+        watchlist.add_pending(job)
     _serve(options, latest, version, running)
-    sampler = _sampler(options, latest, estimators, facts, running, log=log)
+    attach = estimators.attach(options)
+
+    def take(snapshot: Snapshot) -> None:
+        board = watchlist.update(snapshot)
+        latest.set(board)
+        facts.keep_only(key for run in board.runs for key in run.pids)
+        log.faults(_whole_faults(snapshot))
+        attach.observe(board)
+
+    def fail(error: VramtopError) -> None:
+        latest.fail(NO_DRIVER)
+        log.faults({NO_DRIVER: error.message})
+
+    sampler = Sampler(OptionalGpuSource(NvmlSource()), options.interval, take, fail)
+    attach.start()
+    running.callback(attach.close)
     sampler.start()
     running.callback(sampler.stop)
-    stop.wait()
 
 
 def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, running: ExitStack) -> None:
@@ -84,39 +101,6 @@ def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, runni
 
         print(json.dumps({"schema": 1, "url": server.url}), flush=True)
     print(f"vramtop: metrics at {server.url}, Ctrl-C stops", file=sys.stderr, flush=True)
-
-
-def _sampler(
-    options: argparse.Namespace,
-    latest: LatestBoard,
-    estimators: Estimators,
-    facts: RankFactsReader,
-    running: ExitStack,
-    *,
-    log: _Log,
-) -> Sampler:
-    """Return the sampler, which keeps the latest board; what attaches to runs and measures them follows it."""
-    from vramtop.monitor.snapshot.faults import NO_DRIVER
-    from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
-    from vramtop.monitor.sources.optional_gpus import OptionalGpuSource
-    from vramtop.monitor.sources.sampler import Sampler
-
-    watchlist, attach = estimators.watchlist, estimators.attach(options)
-
-    def take(snapshot: Snapshot) -> None:
-        board = watchlist.update(snapshot)
-        latest.set(board)
-        facts.keep_only(key for run in board.runs for key in run.pids)
-        log.faults(_whole_faults(snapshot))
-        attach.observe(board)
-
-    def fail(error: VramtopError) -> None:
-        latest.fail(NO_DRIVER)
-        log.faults({NO_DRIVER: error.message})
-
-    attach.start()
-    running.callback(attach.close)
-    return Sampler(OptionalGpuSource(NvmlSource()), options.interval, take, fail)
 
 
 class _Log:

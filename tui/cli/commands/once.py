@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.job import Job
 
 
+_ATTACH_SECONDS = 2.5
+"""Time for reading the training processes; those that were not reached say so."""
+
+
 def run(options: argparse.Namespace) -> int:
     """Print one reading; exit code 0."""
     board = _read(options)
@@ -60,27 +64,18 @@ def _read(options: argparse.Namespace) -> Board:
         snapshot = source.read()
     if options.pid is not None:
         _watch(options, watchlist, snapshot)
-    board = _board_with_runs(watchlist, snapshot, enabled=options.attach, corrects=options.history)
+    attach = AutomaticAttach(watchlist, enabled=options.attach, corrects=options.history, on_bug=save_fault)
+    board = watchlist.update(snapshot)
+    attach.observe(board)
+    if not attach.finished.is_set():  # there are runs to read
+        attach.start()
+        attach.finished.wait(_ATTACH_SECONDS)
+        attach.close()
+    board = watchlist.rebuild_board() or board
     if board.hidden and board.hidden.missing:
         present = gpu_list(gpu.index for gpu in snapshot.gpus)
         raise InputError(f"there is no GPU {', '.join(board.hidden.missing)} here, only {present}")
     return board
-
-
-_ATTACH_SECONDS = 2.5
-"""Time for reading the training processes; those that were not reached say so."""
-
-
-def _board_with_runs(watchlist: Watchlist, snapshot: Snapshot, *, enabled: bool, corrects: bool) -> Board:
-    """Return the board of a snapshot with the runs that can be read in a few seconds."""
-    attach = AutomaticAttach(watchlist, enabled=enabled, corrects=corrects, on_bug=save_fault)
-    board = watchlist.update(snapshot)
-    attach.observe(board)
-    if not attach.finished.is_set():  # there is something to read
-        attach.start()
-        attach.finished.wait(_ATTACH_SECONDS)
-        attach.close()
-    return watchlist.rebuild_board() or board
 
 
 def _watch(options: argparse.Namespace, watchlist: Watchlist, snapshot: Snapshot) -> None:

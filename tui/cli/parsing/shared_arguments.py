@@ -95,9 +95,18 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
 
 def add_described_job_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the machine, and the job with all of its settings."""
+    from ...job.flags.gpu_flags import GPU_TYPE_FLAGS, GpuAction, GpuCountAction, GpuTypeAction
     from ...job.flags.job_flags import add_job_arguments
 
-    _add_machine_arguments(parser)
+    group = parser.add_argument_group("machine (default: this one)")
+    gpu = group.add_mutually_exclusive_group()
+    text = "A GPU by its usual name: 4090, h100, a100-80gb, RTX 3090; 8xh100: eight of them."
+    gpu.add_argument(*GPU_TYPE_FLAGS, action=GpuTypeAction, metavar="NAME", help=text)
+    text = "GPUs of this size, such as 24, 80GiB or 81559MiB; GB is GiB."
+    flag(gpu, "--gpu-memory --vram --gpu-mem GIB", text, type=size_in_gib)
+    flag(gpu, "--gpu INDEX[,INDEX]|NAME", "Only these GPUs of this machine, such as 0,1.", action=GpuAction)
+    text = "Number of GPUs for --zero, --fsdp, --ddp and --strategy (default: one per rank)."
+    flag(group, "--gpus N", text, action=GpuCountAction)
     add_job_arguments(parser)
 
 
@@ -165,20 +174,6 @@ def size_in_gib(text: str) -> str:
     """Return a size with its unit; a number alone is GiB, and so are GB, as cards and RAM are sold."""
     text = _GIGABYTES.sub("", text)
     return f"{text}GiB" if text.replace(".", "", 1).isdecimal() and len(text) < _BYTES_DIGITS else text
-
-
-def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
-    from ...job.flags.gpu_flags import GPU_TYPE_FLAGS, GpuAction, GpuCountAction, GpuTypeAction
-
-    group = parser.add_argument_group("machine (default: this one)")
-    gpu = group.add_mutually_exclusive_group()
-    text = "A GPU by its usual name: 4090, h100, a100-80gb, RTX 3090; 8xh100: eight of them."
-    gpu.add_argument(*GPU_TYPE_FLAGS, action=GpuTypeAction, metavar="NAME", help=text)
-    text = "GPUs of this size, such as 24, 80GiB or 81559MiB; GB is GiB."
-    flag(gpu, "--gpu-memory --vram --gpu-mem GIB", text, type=size_in_gib)
-    flag(gpu, "--gpu INDEX[,INDEX]|NAME", "Only these GPUs of this machine, such as 0,1.", action=GpuAction)
-    text = "Number of GPUs for --zero, --fsdp, --ddp and --strategy (default: one per rank)."
-    flag(group, "--gpus N", text, action=GpuCountAction)
 
 
 def add_reading_arguments(parser: argparse.ArgumentParser, interval: float | str = 1.0) -> None:

@@ -68,7 +68,14 @@ class FieldRow(Widget):
 
     def compose(self) -> ComposeResult:
         """Yield the control, the remark below."""
-        yield self._control()
+        state, field = self._state, self.field
+        if field.kind in ("flag", "choice"):
+            yield Choice(self._choices(), self._choice_word(), classes="control")
+        elif field.key == MODEL:
+            yield ModelInput(state.text, self._models)
+        else:
+            hint = "default" if field.optional else "type a value"
+            yield Input(state.text, placeholder=hint, compact=True, classes="control")
         for kind, text in self._shown_lines.items():
             if text:
                 yield Static(text, classes=kind, markup=False)
@@ -139,17 +146,6 @@ class FieldRow(Widget):
             return (_NO, _YES)
         word = self._choice_word()
         return self.field.choices if word in self.field.choices else (*self.field.choices, word)
-
-    def _control(self) -> Widget:
-        state = self._state
-        match self.field.kind:
-            case "flag" | "choice":
-                return Choice(self._choices(), self._choice_word(), classes="control")
-            case _ if self.field.key == MODEL:
-                return ModelInput(state.text, self._models)
-            case _:
-                hint = "default" if self.field.optional else "type a value"
-                return Input(state.text, placeholder=hint, compact=True, classes="control")
 
     def _show_line(self, kind: str, text: str) -> None:
         """Show a line below the control; the widget is made when it is needed first, since forms are large."""

@@ -187,8 +187,10 @@ class FormState:
         elif key in SHARDING_KEYS:
             self._show_sharding()
         self.edited |= set(changed)
-        if key == MODEL:
-            self._leave_old_model()
+        if key == MODEL:  # clears what was said of the model before; it is there again if that is typed again
+            old = self.is_about_old_model
+            for each in ABOUT_THE_MODEL.keys() & self._states.keys() - self.edited:
+                self._states[each].set(ABOUT_THE_MODEL[each] if old else field_value(self._base, each))
         if key in (TUNING, MODEL) and not self.origins and self._base.program is None:
             self._follow_tuning()
         return changed
@@ -289,13 +291,6 @@ class FormState:
     def is_about_old_model(self) -> bool:
         """True if the values were read with another model than the form names now."""
         return self._read_model is not None and self.names_another_model
-
-    def _leave_old_model(self) -> None:
-        """Clear what was said of the model before; it is there again if the user types that model again."""
-        old = self.is_about_old_model
-        for key, state in self._states.items():
-            if key in ABOUT_THE_MODEL and key not in self.edited:
-                state.set(ABOUT_THE_MODEL[key] if old else field_value(self._base, key))
 
     def _take_sharding(self, key: str) -> tuple[str, ...]:
         """Set the job's keys for the sharding and the GPUs that the user has chosen; return those that change."""

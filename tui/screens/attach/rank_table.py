@@ -63,7 +63,14 @@ class RankRow(msgspec.Struct, frozen=True):
     @property
     def cells(self) -> dict[str, CellText]:
         """Its cells by name of the column."""
-        return _missing_cells(self.process, self.place) if self.row is None else _cells(self.row, self.place.rank)
+        if self.row is not None:
+            return _cells(self.row, self.place.rank)
+        texts = dict.fromkeys((column.name for column in COLUMNS), CellText("-", "muted"))
+        texts["RANK"] = CellText("-" if self.place.rank is None else str(self.place.rank))
+        texts["PID"] = CellText(str(self.process[0]))
+        texts["GPU"] = CellText(self.place.gpu, "muted")
+        texts["STATUS"] = CellText(self.place.missing, "muted")
+        return texts
 
 
 def rank_columns(width: int, *, gpu_width: int = 3) -> list[Column]:
@@ -123,15 +130,6 @@ def _cells(row: ProcessRow, rank: int | None) -> dict[str, CellText]:
             "-" if counters is None or counters.step_seconds is None else f"{counters.step_seconds:.2f}"
         ),
     }
-
-
-def _missing_cells(key: ProcessKey, place: RankPlacement) -> dict[str, CellText]:
-    texts = dict.fromkeys((column.name for column in COLUMNS), CellText("-", "muted"))
-    texts["RANK"] = CellText("-" if place.rank is None else str(place.rank))
-    texts["PID"] = CellText(str(key[0]))
-    texts["GPU"] = CellText(place.gpu, "muted")
-    texts["STATUS"] = CellText(place.missing, "muted")
-    return texts
 
 
 class RankTable(RowTable[RankRow], can_focus=True):

@@ -110,14 +110,21 @@ class RankView(VerticalScroll):
         data = run_graph_data(row, history, span_seconds=whole if span is None else span, now=end)
         graph.show(data, end="now" if row.ended_at is None else "end")
         self._write("bars", bars_content(row, self._width, now=now))
-        self._write("legend", legend_content(row, data, words))
+        legend = [f"GiB on GPU {row.gpu.label}, {short_gpu_name(row.gpu.name)}; {words}"]
+        legend += [f"{EXPECTED} expected  {BOUND} low and high"] if row.budget else []
+        legend += [f"{GPU_TOTAL} the GPU"] if data.lines and data.lines[0].char == GPU_TOTAL else []
+        self._write("legend", Content.styled("  ".join(legend), MUTED))
         self._write("budget", budget_content(row.budget) if row.budget else Content())
 
     def show_nothing(self, sentence: str, budget: Budget | None) -> None:
         """Show only a budget, and why the run is on no GPU."""
         self._redraw = partial(self.show_nothing, sentence, budget)
         self.query_one(RunGraph).display = False
-        self._write("bars", nothing_content(sentence, budget, self._width))
+        words = Content(sentence)
+        if budget is not None:
+            cells = budget_bar(budget, scale_bytes=budget.peak.high_bytes, width=self._width - _LABEL_WIDTH)
+            words = Content.assemble(words, "\n", f"{'budget':<{_LABEL_WIDTH}}", bar_content(cells))
+        self._write("bars", words)
         self._write("budget", budget_content(budget) if budget else Content())
         for name in ("legend", "why"):
             self._write(name, Content())
@@ -174,16 +181,6 @@ def run_graph_data(row: ProcessRow, history: Readings, *, span_seconds: float, n
     )
 
 
-def legend_content(row: ProcessRow, graph: RunGraphData, span_label: str) -> Content:
-    """Return the legend: GPU and time span, and lines."""
-    words = [f"GiB on GPU {row.gpu.label}, {short_gpu_name(row.gpu.name)}; {span_label}"]
-    if row.budget:
-        words.append(f"{EXPECTED} expected  {BOUND} low and high")
-    if graph.lines and graph.lines[0].char == GPU_TOTAL:
-        words.append(f"{GPU_TOTAL} the GPU")
-    return Content.styled("  ".join(words), MUTED)
-
-
 _LABEL_WIDTH, _FIGURES_WIDTH = 10, 28
 
 
@@ -200,15 +197,6 @@ def bars_content(row: ProcessRow, width: int, *, now: float) -> Content:
         tail = f"│ {format_gib(peak.device_bytes)} ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)})"
         lines.append(Content.assemble(f"{'budget':<{_LABEL_WIDTH}}", drawn, tail))
     return Content("\n").join([*lines, *_counter_lines(row, now), _status_line(row, now)])
-
-
-def nothing_content(sentence: str, budget: Budget | None, width: int) -> Content:
-    """Return why a run is on no GPU, and its budget."""
-    words = Content(sentence)
-    if budget is None:
-        return words
-    parts = budget_bar(budget, scale_bytes=budget.peak.high_bytes, width=width - _LABEL_WIDTH)
-    return Content("\n").join([words, Content.assemble(f"{'budget':<{_LABEL_WIDTH}}", bar_content(parts))])
 
 
 def budget_content(budget: Budget) -> Content:

@@ -128,19 +128,6 @@ def _title(corners: str, reading: GpuReading, style: str, shape: PanelShape, sta
     return _border(corners, name, figures, style, shape.width)
 
 
-def _used_words(reading: GpuReading, unit: str = "GiB") -> str:
-    """Return used and total memory in words, or why they are not known."""
-    if reading.used_bytes is None or reading.total_bytes is None:
-        reason = reading.reason("used_bytes") or reading.reason("total_bytes")
-        return f"memory n/a: {printable(reason)}" if reason else "memory n/a"
-    if isinstance(reading, MigDevice) and reading.shares_memory_of:
-        words = f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} {unit}"
-        return f"{words}, shared with {reading.shares_memory_of}"
-    share = 100 * reading.used_bytes / reading.total_bytes
-    shared = ", shared" if isinstance(reading, MigDevice) and reading.shares_memory else ""
-    return f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} {unit} ({share:.0f} %){shared}"
-
-
 def _name(reading: GpuReading) -> Content:
     name = printable(reading.name or "GPU").removeprefix("NVIDIA ")
     if isinstance(reading, MigDevice):  # its end is cut first
@@ -169,7 +156,19 @@ def _figures(reading: GpuReading, width: int, stale_seconds: float | None) -> Co
 
 
 def _used(reading: GpuReading, unit: str, width: int) -> Content:
-    return Content.styled(shorten(_used_words(reading, unit), width), "bold")
+    """Return used and total memory, or why they are not known."""
+    used, total = reading.used_bytes, reading.total_bytes
+    if used is None or total is None:
+        reason = reading.reason("used_bytes") or reading.reason("total_bytes")
+        words = f"memory n/a: {printable(reason)}" if reason else "memory n/a"
+    else:
+        words = f"{format_gib(used)} of {format_gib(total)} {unit}"
+        if isinstance(reading, MigDevice) and reading.shares_memory_of:
+            words = f"{words}, shared with {reading.shares_memory_of}"
+        else:
+            shared = ", shared" if isinstance(reading, MigDevice) and reading.shares_memory else ""
+            words = f"{words} ({100 * used / total:.0f} %){shared}"
+    return Content.styled(shorten(words, width), "bold")
 
 
 def _held_line(gpu: GpuRow, shape: PanelShape) -> Content:
@@ -262,27 +261,16 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
     range_words = f"({format_gib(gpu.low_bytes)} to {format_gib(gpu.high_bytes)})"
     budgets = [row.budget for row in gpu.rows_with_budget if row.budget]
     peaks = {budget.peak.phase for budget in budgets if budget.phases and budget.serving is None}
-    figures = join_to_width(
-        [
-            f"{budget_size(gpu.expected_bytes, is_guess=is_uncertain(gpu))} GiB {range_words}",
-            *_correction(gpu),
-            *(["peak in " + ", ".join(sorted(peaks))] if peaks else []),
-        ],
-        shape.figures_width,
-    )
+    parts = [f"{budget_size(gpu.expected_bytes, is_guess=is_uncertain(gpu))} GiB {range_words}"]
+    if any(budget.learned for budget in budgets):  # measured runs corrected it
+        before = (
+            each.learned.uncorrected_steady_bytes if each.learned else each.steady_device_bytes for each in budgets
+        )
+        parts.append(f"corrected, was {format_gib(sum(before))}")
+    parts += [f"peak in {', '.join(sorted(peaks))}"] if peaks else []
+    figures = join_to_width(parts, shape.figures_width)
     cells = budget_cells(gpu, shape.bar_width) if gpu.reading.total_bytes else None
     return _panel_line("budget", Content() if cells is None else bar_content(cells), figures, shape)
-
-
-def _correction(gpu: GpuRow) -> list[str]:
-    """Return what was expected before measured runs corrected it; nothing where they did not."""
-    budgets = [row.budget for row in gpu.rows_with_budget if row.budget is not None]
-    if all(budget.learned is None for budget in budgets):
-        return []
-    before = sum(
-        each.learned.uncorrected_steady_bytes if each.learned else each.steady_device_bytes for each in budgets
-    )
-    return [f"corrected, was {format_gib(before)}"]
 
 
 def _verdict(gpu: GpuRow, width: int) -> Content:

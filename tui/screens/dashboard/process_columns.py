@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.board.board import ProcessRow
     from vramtop.monitor.board.process_groups import ProcessGroup
-    from vramtop.monitor.snapshot.snapshot import ProcessFigures
 
 
 ColumnName = Literal[
@@ -336,29 +335,14 @@ def _places(group: ProcessGroup) -> CellText:
 
 
 def _of_process(figure: ProcessFigure, row: ProcessRow) -> CellText:
-    text = _figure_text(figure, row.process.figures, live=row.is_live)
-    return CellText(text, _figure_tone(row) if text[0].isdigit() else "muted")
-
-
-_PENDING = "…"
-"""The figure is asked for, and not read yet."""
-
-
-def _figure_text(figure: ProcessFigure, figures: ProcessFigures | None, *, live: bool) -> str:
-    """Return a figure without its unit: percent, GiB or a number; ``…`` before the first reading, n/a if unknown.
-
-    Args:
-        figure: which.
-        figures: of the process; None: the snapshot has none.
-        live: the snapshots are of this machine now; a recording contains what it contains.
-    """
+    """Show a figure without its unit: percent, GiB or a number; ``…`` before the first reading, n/a if unknown."""
+    figures = row.process.figures
     value = getattr(figures, figure, None)
     if value is not None:
-        return format_gib(value) if figure == "rss_bytes" else f"{value:.0f}"
+        return CellText(format_gib(value) if figure == "rss_bytes" else f"{value:.0f}", _figure_tone(row))
     fault = figures.fault(figure) if figures else None
-    if fault is None:
-        return _PENDING if live else "n/a"
-    return _PENDING if fault.code == FIRST_SAMPLE else "n/a"
+    is_awaited = row.is_live if fault is None else fault.code == FIRST_SAMPLE  # a recording contains what it contains
+    return CellText("…" if is_awaited else "n/a", "muted")
 
 
 def _of_group(figure: ProcessFigure, group: ProcessGroup) -> CellText:

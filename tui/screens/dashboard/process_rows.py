@@ -176,7 +176,13 @@ def matching(rows: Sequence[TableRow], words: str) -> list[TableRow]:
 
 def matches(row: TableRow, wanted: Sequence[str]) -> bool:
     """Return True if a row contains every one of these words in small letters."""
-    text = _searched_text(row)
+    text = " ".join(row.cell(column).text for column in COLUMNS if not column.figure)
+    if row.row is not None or not row.rows:  # the GPUs of a group are found in its processes
+        process = row.row.process.command or "" if row.row else ""  # also what the cell leaves out
+        job = row.row.job.label if row.row and row.row.job else ""
+        user = f"user:{row.row.process.user}" if row.row else ""
+        text = f"{text} {job} {process} gpu{row.gpu.index} gpu{row.gpu.label} {user}"
+    text = text.lower()
     return all(word in text for word in wanted)
 
 
@@ -237,16 +243,6 @@ def _texts_of_rest(row: TableRow) -> dict[ColumnName, str]:
         "SPREAD": "",
         "COMMAND": printable(words),
     }
-
-
-def _searched_text(row: TableRow) -> str:
-    cells = " ".join(row.cell(column).text for column in COLUMNS if not column.figure)
-    if row.row is None and row.rows:
-        return cells.lower()  # its GPUs are found in its processes
-    process = row.row.process.command or "" if row.row else ""  # also what the cell leaves out
-    job = row.row.job.label if row.row and row.row.job else ""
-    user = f"user:{row.row.process.user}" if row.row else ""
-    return f"{cells} {job} {process} gpu{row.gpu.index} gpu{row.gpu.label} {user}".lower()
 
 
 def _position(row: TableRow) -> tuple[float, ...]:

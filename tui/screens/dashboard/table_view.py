@@ -128,18 +128,15 @@ class TableView:
         return {process.parent for process in processes if process.parent}, {process.pid for process in processes}
 
     def _all_groups(self) -> Sequence[ProcessGroup]:
+        """Return the groups with those of their rows that are displayed."""
         if self._groups is None:
-            self._groups = _displayed_groups(self._board) if self._board else ()
+            board = self._board
+            groups = group_processes(board) if board else ()
+            if board and board.hidden and board.hidden.rows:
+                cut = (replace(group, rows=tuple(filter(board.displays, group.rows))) for group in groups)
+                groups = tuple(group for group in cut if group.rows)
+            self._groups = groups
         return self._groups
-
-
-def _displayed_groups(board: Board) -> Sequence[ProcessGroup]:
-    """Return the groups with those of their rows that are displayed."""
-    groups = group_processes(board)
-    if board.hidden is None or not board.hidden.rows:
-        return groups
-    cut = (replace(group, rows=tuple(row for row in group.rows if board.displays(row))) for group in groups)
-    return tuple(group for group in cut if group.rows)
 
 
 def run_rows(

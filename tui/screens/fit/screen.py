@@ -233,8 +233,15 @@ class FitCheckScreen(Screen[None]):
 
     @on(Suggestions.Applied)
     def suggestion_applied(self, event: Suggestions.Applied) -> None:
-        """Copy a suggestion into the form."""
-        self._change_settings(event.suggestion.changes)
+        """Copy a suggestion into the form, as one step that can be undone."""
+        form = self._pane.form
+        if form.job is None:
+            self._warn(f"Not applied: {form.problem}")
+            return
+        try:
+            form.fill(with_changes(form.job, event.suggestion.changes))
+        except InputError as error:
+            self._warn(error.message)
 
     @on(ModelInput.JobPasted)
     def text_pasted(self, event: ModelInput.JobPasted) -> None:
@@ -533,17 +540,6 @@ class FitCheckScreen(Screen[None]):
     def _show_help(self, key: str | None) -> None:
         for line in self.query("#help").results(StaticLines):  # none once the screen was closed
             line.show(Content(help_line(key or "")))
-
-    def _change_settings(self, changes: Mapping[str, Any]) -> None:
-        """Change these settings as one undo step."""
-        form = self._pane.form
-        if form.job is None:
-            self._warn(f"Not applied: {form.problem}")
-            return
-        try:
-            form.fill(with_changes(form.job, changes))
-        except InputError as error:
-            self._warn(error.message)
 
     def _warn(self, sentence: str) -> None:
         self.notify(sentence, severity="warning", markup=False)

@@ -13,9 +13,9 @@ import msgspec
 from vramtop.estimator.budget import Budget, ComponentName, Components, PhaseMark
 from vramtop.estimator.common.sizes import format_gib
 
-from ...draw.bars import Cell
+from ...draw.bars import Cell, inked
 from ...draw.memory_graph import EIGHTHS, GPU_TOTAL, MAX_GPU_TO_PEAK, STACK_ORDER, STEPS, cell_parts, split_cell
-from ...draw.palette import COMPONENTS, Mark, colour_of, component_mark, ink_on
+from ...draw.palette import COMPONENTS, Mark, colour_of, component_mark
 from ...widgets.cell_rows import AxesGraph
 from ..base import is_ascii_only
 
@@ -117,7 +117,7 @@ def step_rows(
         cell = rows[y][x]
         half_full = cell.char in EIGHTHS and EIGHTHS.index(cell.char) >= STEPS // 2
         ground = cell.ground or (cell.colour if half_full else None)  # it keeps its colour behind the line
-        rows[y][x] = Cell(RESERVED, ground and ink_on(ground), ground)
+        rows[y][x] = inked(RESERVED, ground)
     if gpu_bytes is not None and gpu_bytes <= top:
         y = _row(int(gpu_bytes / unit), height)
         rows[y] = [Cell(GPU_TOTAL, colour_of("bad"), cell.ground) for cell in rows[y]]
@@ -139,11 +139,11 @@ def _labels(
     step: StepMemory, marks: Mapping[ComponentName, Mark], *, coloured: bool
 ) -> dict[ComponentName, _AreaLabel]:
     """Return what may be written in the area of each component."""
-    labels = {}
+    labels: dict[ComponentName, _AreaLabel] = {}
     for name, mark in marks.items():
         most = format_gib(max(getattr(level, name) for level in step.levels))
         texts = (f"{mark.word} {most}", f"{mark.short_word} {most}", mark.short_word, mark.letter)
-        labels[name] = _AreaLabel(texts=texts, ground=mark.colour if coloured else None)
+        labels[name] = texts, mark.colour if coloured else None
     return labels
 
 
@@ -232,13 +232,8 @@ def _outline_areas(owners: _Owners) -> list[list[Cell]]:
     return rows
 
 
-class _AreaLabel(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be written in the area of a component."""
-
-    texts: tuple[str, ...]
-    """The longest first, in characters of one cell."""
-    ground: str | None
-    """The colour of the area; None: no colour."""
+_AreaLabel = tuple[Sequence[str], str | None]
+"""What may be written in the area of a component, the longest first, and the colour of the area; None: no colour."""
 
 
 def _label_areas(
@@ -254,8 +249,8 @@ def _label_areas(
     """
     drawn = [list(row) for row in rows]
     choices = [_runs(each) for each in owners]
-    for name, label in labels.items():
-        places = [_place(runs.get(name, ()), label.texts) for runs in choices]
+    for name, (texts, area) in labels.items():
+        places = [_place(runs.get(name, ()), texts) for runs in choices]
         found = max(
             (place for at, place in enumerate(places) if place and (at == 0 or len(place[0]) > 1)),
             key=lambda place: len(place[0]),
@@ -264,8 +259,7 @@ def _label_areas(
         if found is None:
             continue
         text, y, x = found
-        ink = label.ground and ink_on(label.ground)
-        drawn[y][x : x + len(text)] = [Cell(char, ink, label.ground) for char in text]
+        drawn[y][x : x + len(text)] = [inked(char, area) for char in text]
     return drawn
 
 
