@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import on
 from textual.app import SystemCommand
 from textual.message import Message
 
@@ -22,6 +23,8 @@ from vramtop.monitor.storage.settings.schema import THEME
 
 from ..keys import APP_KEYS
 from ..screens.base import STALE_INTERVALS, BoardApp, BoardFeed, DemandsFigures, ShowsBoard, ShowsFeed, is_complete
+from ..screens.dashboard.gpu_rows import GpuRows
+from ..screens.dashboard.process_table import ProcessTable
 from ..screens.dashboard.screen import DashboardScreen
 from ..screens.registry import SCREENS, preload_screens
 from .help import HelpScreen
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 
     from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.board.watchlist import Watchlist
-    from vramtop.monitor.snapshot.snapshot import GpuKey, Snapshot
+    from vramtop.monitor.snapshot.snapshot import Snapshot
     from vramtop.monitor.sources.sampler import SnapshotSource
     from vramtop.monitor.storage.settings.schema import Value
 
@@ -204,11 +207,15 @@ class VramtopApp(ThemedApp, BoardApp):
         if self.is_running:
             self._show_feed()
 
-    def show_gpu(self, key: GpuKey) -> None:
-        """Open the GPU screen on this GPU or MIG device."""
+    @on(GpuRows.Opened)
+    def _open_gpu(self, event: GpuRows.Opened) -> None:
         from ..screens.gpu.screen import open_gpu_on
 
-        open_gpu_on(self, key)
+        open_gpu_on(self, event.row.reading.key)
+
+    @on(ProcessTable.Opened)
+    def _open_process(self, event: ProcessTable.Opened) -> None:
+        self.show_process(event.row)
 
     def show_process(self, row: ProcessRow) -> None:
         """Open the attach screen on this process; if it ended out of memory, the screen that explains that."""

@@ -14,12 +14,7 @@ from vramtop.estimator.common.secrets import show_secrets
 from ..draw.text_output import printable
 from .display_options import add_display_arguments, require_none_typed
 from .parsing.parser import CommandParser, Parser
-from .parsing.shared_arguments import (
-    add_host_arguments,
-    add_output_arguments,
-    positive_seconds,
-    process_id,
-)
+from .parsing.shared_arguments import add_host_arguments, add_output_arguments, positive_seconds, process_id
 from .standard_streams import flush_output, open_closed_streams, report_write_error
 
 COMMANDS = {

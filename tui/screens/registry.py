@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 from textual.binding import BindingType
 
-from ..keys import KEYS, bind
+from ..keys import KEYS
 from .base import BoardApp
 
 
@@ -69,11 +69,6 @@ SCREENS = (
     ScreenSpec(name="gpu", title="GPU", open="gpu.screen:open_gpu", keys="gpu.screen:GPU_KEYS"),
     ScreenSpec(name="crash", title="Out of memory", open="crash:open_crash"),
 )
-
-
-def screen_bindings() -> list[BindingType]:
-    """Return the dashboard's bindings that open these screens."""
-    return [bind(f"dashboard.{screen.name}", f"app.open_screen('{screen.name}')", screen.label) for screen in SCREENS]
 
 
 def preload_screens() -> None:

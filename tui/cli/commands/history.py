@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Sequence
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.learning.measurement import Measurement
 from vramtop.estimator.learning.measurement_json import measurement_to_json
 from vramtop.monitor.history.history import History
 
@@ -34,20 +33,14 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     if name and not found:
         raise InputError(f"there is no measured run {name}; vramtop history lists them")
     if options.forget:
-        return _forget(options, found, history)
+        if name and len(found) > 1:
+            raise InputError(f"several runs begin with {name}; give more digits")
+        history.forget(found)
+        said = f"{len(found)} measured run{'' if len(found) == 1 else 's'} forgotten"
+        print(json_text({"schema": 1, "forgotten": len(found)}) if options.json else said)
+        return 0
     if options.json:
         print(json_text({"schema": 1, "runs": [measurement_to_json(each) for each in found]}))
         return 0
     print("\n".join(history_lines(found, detect_output(ascii_only=options.ascii))))
-    return 0
-
-
-def _forget(options: argparse.Namespace, found: Sequence[Measurement], history: History) -> int:
-    if options.run and len(found) > 1:
-        raise InputError(f"several runs begin with {options.run}; give more digits")
-    history.forget(found)
-    if options.json:
-        print(json_text({"schema": 1, "forgotten": len(found)}))
-    else:
-        print(f"{len(found)} measured run{'' if len(found) == 1 else 's'} forgotten")
     return 0

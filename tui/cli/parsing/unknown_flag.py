@@ -38,7 +38,7 @@ def meant_by(name: str, actions: Mapping[str, Any]) -> str | None:
     if keys and name in _HINTS:
         return _HINTS[name]
     near = _near(name, actions)
-    if near and _letters(near[0]) == _letters(name):
+    if near and near[0].replace("-", "") == name.replace("-", ""):
         return f"did you mean {near[0]}?"
     if (setting := _setting_with_value(name.removeprefix("--"), keys)) is not None:
         return f"write {setting}"
@@ -82,7 +82,3 @@ def _near(name: str, actions: Mapping[str, Any]) -> list[str]:
     found = begun if len(name) >= _SHORTEST_BEGINNING + len("--") else []
     found = found or difflib.get_close_matches(name, shown, 1, _NEAR)
     return list({id(shown[each]): each for each in reversed(found)}.values())[::-1][:_MOST]
-
-
-def _letters(name: str) -> str:
-    return name.replace("-", "")

@@ -72,12 +72,10 @@ class RankView(VerticalScroll):
     RankView RunGraph { height: 45%; min-height: 9; max-height: 24; margin: 1 0 0 0; }
     """
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
-        super().__init__(id=id)
-        self._redraw: partial[None] | None = None
-        self._span: int | None = None
-        """Index in ``SPANS`` that the user has chosen; None: the default for the run."""
-        self._default_span = 1
+    _redraw: partial[None] | None = None
+    _span: int | None = None
+    """Index in ``SPANS`` that the user has chosen; None: the default for the run."""
+    _default_span = 1
 
     def compose(self) -> ComposeResult:
         """The bars, the graph, the divergence, and the budget."""

@@ -296,10 +296,8 @@ class PreflightMark(StaticLines):
 
     DEFAULT_CSS = "PreflightMark { height: 1; pointer: pointer; text-overflow: ellipsis; }"
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
-        super().__init__(id=id)
-        self._progress: PreflightProgress | None = None
-        self._checked_job: Job | None = None
+    _progress: PreflightProgress | None = None
+    _checked_job: Job | None = None
 
     def on_mount(self) -> None:
         """Show that preflight has not run."""
