@@ -157,7 +157,13 @@ class VramtopApp(ThemedApp, BoardApp):
         self.theme_changed_signal.subscribe(self, self._redraw)
         self.set_interval(1.0, self._show_feed)
         if self._early_sampler:
-            self._take_over(self._early_sampler)
+            latest = self._early_sampler.subscribe(self._build_board, self._report_failure)
+            if isinstance(latest, VramtopError):
+                self._failure = latest.message
+            elif latest is not None:
+                self._set_board(latest)
+                if self.attach is not None:
+                    self.attach.observe(latest)
         else:
             self._sampler.start()
         if self._options.preload_after is not None:
@@ -272,16 +278,6 @@ class VramtopApp(ThemedApp, BoardApp):
         if isinstance(screen, DashboardScreen):
             yield from screen.commands()
         yield from super().get_system_commands(screen)
-
-    def _take_over(self, early_sampler: EarlySampler) -> None:
-        """Receive the snapshots of a sampler that was started before the app, and its latest result."""
-        latest = early_sampler.subscribe(self._build_board, self._report_failure)
-        if isinstance(latest, VramtopError):
-            self._failure = latest.message
-        elif latest is not None:
-            self._set_board(latest)
-            if self.attach is not None:
-                self.attach.observe(latest)
 
     def _set_board(self, board: Board) -> None:
         if self.board is None or board.snapshot is not self.board.snapshot:  # a rebuilt board is no newer

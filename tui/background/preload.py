@@ -18,14 +18,14 @@ _NICENESS = 10
 
 def preload_modules(names: Sequence[str]) -> None:
     """Import these modules and all that they import; one that cannot be imported is reported when it is needed."""
+
+    def import_all() -> None:
+        with suppress(OSError, AttributeError):  # Linux gives each thread a niceness of its own
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        for name in names:
+            with suppress(ImportError):
+                import_module(name)
+            time.sleep(_PAUSE_SECONDS)
+
     with suppress(ProcessLimitError):
-        TaskThread("preload").submit(lambda: _import_all(names))
-
-
-def _import_all(names: Sequence[str]) -> None:
-    with suppress(OSError, AttributeError):  # Linux gives each thread a niceness of its own
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
-    for name in names:
-        with suppress(ImportError):
-            import_module(name)
-        time.sleep(_PAUSE_SECONDS)
+        TaskThread("preload").submit(import_all)

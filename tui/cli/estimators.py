@@ -82,7 +82,8 @@ class Estimators:
         from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
         from vramtop.monitor.history.run_recorder import RunRecorder
 
-        recorder = RunRecorder(notify=self._notify, on_kept=self._forget_measurements)
+        forget = self._corrections.forget_what_was_read if self._corrections else lambda: None
+        recorder = RunRecorder(notify=self._notify, on_kept=forget)
         return AutomaticAttach(
             self.watchlist,
             enabled=options.attach,
@@ -90,10 +91,6 @@ class Estimators:
             corrects=options.history,
             on_bug=save_fault,
         )
-
-    def _forget_measurements(self) -> None:
-        if self._corrections is not None:
-            self._corrections.forget_what_was_read()
 
     def _corrected(self, budget: Budget, environ: Mapping[str, str] | None) -> Budget:
         if self._corrections is None:

@@ -95,7 +95,7 @@ class DashboardScreen(ProcessTableScreen):
         yield StaticLines(id="titles")
         yield GpuRows(id="rows")
         yield GpuPanel(id="open")
-        yield PendingList(id="pending")
+        yield StaticLines(id="pending")
         yield FilterField("filter: pid, user, command, job, status, gpu3")
         yield StaticLines(id="note")
         yield ProcessTable(id="processes")
@@ -152,9 +152,9 @@ class DashboardScreen(ProcessTableScreen):
                 hosts=board.sums is not None,
             )
             self._show_gpus(board, layout, width, feed)
-            self.query_one(PendingList).show_pending(
-                board.pending, width=width - 2, height=layout.pending_height, now=board.snapshot.time
-            )
+            now, asks = board.snapshot.time, not is_view_only(self)
+            pending = pending_lines(board.pending, width - 2, layout.pending_height, now, asks=asks)
+            self.query_one("#pending", StaticLines).show_if_any(pending)
             self.show_table_note()
             legend = self.query_one("#legend", StaticLines)
             legend.show_if_any([legend_line(width - 2)] if layout.legend else [])
@@ -239,7 +239,7 @@ class DashboardScreen(ProcessTableScreen):
             return
         jobs = app.watchlist.pending()
         if jobs:
-            place = Offset(1, self.query_one(PendingList).region.bottom)
+            place = Offset(1, self.query_one("#pending").region.bottom)
 
             def unpin(job: Job) -> None:
                 app.watchlist.remove_pending(job)
@@ -328,17 +328,21 @@ class DashboardScreen(ProcessTableScreen):
         return worst.index(min(worst)) if worst else 0
 
 
-class PendingList(StaticLines):
-    """One line for each pending job, as many as there is room for."""
+def pending_lines(rows: Sequence[PendingRow], width: int, height: int, now: float, *, asks: bool) -> list[Content]:
+    """Return one line for each pending job, at most ``height``; the last one counts those that do not fit in.
 
-    def show_pending(self, rows: Sequence[PendingRow], *, width: int, height: int, now: float) -> None:
-        """Show these jobs in ``height`` lines; the last line counts those that do not fit in."""
-        shown = list(rows) if len(rows) <= height else list(rows[: max(0, height - 1)])
-        asks = not is_view_only(self)
-        lines = [pending_line(row, width, now, asks=asks) for row in shown]
-        if len(rows) > len(shown):
-            lines.append(Content.styled(f"pending … and {len(rows) - len(shown)} more", MUTED))
-        self.show_if_any(lines[:height])
+    Args:
+        rows: the jobs.
+        width: in cells.
+        height: most lines.
+        now: Unix seconds.
+        asks: see ``pending_line``.
+    """
+    shown = list(rows) if len(rows) <= height else list(rows[: max(0, height - 1)])
+    lines = [pending_line(row, width, now, asks=asks) for row in shown]
+    if len(rows) > len(shown):
+        lines.append(Content.styled(f"pending … and {len(rows) - len(shown)} more", MUTED))
+    return lines[:height]
 
 
 _HIGHLIGHT_SECONDS = 60.0
