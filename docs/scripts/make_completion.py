@@ -83,7 +83,7 @@ def _words(flag: FlagFacts) -> Sequence[str]:
         return [*(name for name in TABLES if find_setting(name) is None), *(setting.name for setting in SETTINGS)]
     if word == "KEY=VALUE":
         return [f"{key}=" for key in job_keys() if "." in key]
-    return flag.choices if flag.takes_value else ()
+    return flag.choices if flag.action.nargs != 0 else ()
 
 
 def main() -> int:

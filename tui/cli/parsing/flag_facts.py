@@ -69,11 +69,6 @@ class FlagFacts:
         return f"[{word}]" if self.action.nargs == "?" and self.names else word
 
     @property
-    def takes_value(self) -> bool:
-        """A value follows it, or may follow."""
-        return self.action.nargs != 0
-
-    @property
     def meaning(self) -> str:
         """The sentence that explains it."""
         text = self._field.sentence if self._field is not None else self.action.help or ""
