@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from vramtop.tui.cli.main import build_parser
 from vramtop.tui.cli.parsing.exit_codes import exit_codes_of
-from vramtop.tui.cli.parsing.flag_facts import FlagFacts, FlagGroup, flag_groups, positionals
+from vramtop.tui.cli.parsing.help_text import FlagFacts, FlagGroup, flag_groups, positionals
 from vramtop.tui.cli.parsing.parser import CommandParser, subcommands
 from vramtop.tui.cli.parsing.shared_arguments import EVERY_COMMAND, JOB_USAGE
 
