@@ -88,8 +88,13 @@ def run_graph_rows(
     marks = {at: mark.colour or colour_of("neutral") for at, mark in _marks(data, width) if at}
     rows = []
     for y in range(height - 1, -1, -1):
-        row = [_cell(level - y * STEPS, bands[y], marks.get(x)) for x, level in enumerate(levels)]
-        rows.append(_with_line(row, levels, y, bands[y], lines.get(y)))
+        band, line = bands[y], lines.get(y)
+        row = [_cell(level - y * STEPS, band, marks.get(x)) for x, level in enumerate(levels)]
+        for x, reach in enumerate(level - y * STEPS for level in levels):
+            if line and not 0 < reach < STEPS + _CURVE_EIGHTHS:  # the curve hides it
+                behind = band.held.ground or band.held.colour if reach > 0 else band.ground
+                row[x] = Cell(line.char, line.colour, behind) if line.colour else inked(line.char, behind)
+        rows.append(row)
     _write_labels(rows, levels, data)
     return rows
 
@@ -183,18 +188,6 @@ def _cell(reach: int, band: _Band, mark: str | None) -> Cell:
     if reach > 0:
         return band.held
     return Cell("┊", mark, band.ground) if mark else band.coming
-
-
-def _with_line(row: list[Cell], levels: Sequence[int], y: int, band: _Band, line: LevelLine | None) -> list[Cell]:
-    if line is None:
-        return row
-    for x, level in enumerate(levels):
-        reach = level - y * STEPS
-        crest = 0 < reach < STEPS + _CURVE_EIGHTHS
-        if not crest:
-            ground = band.held.ground or band.held.colour if reach > 0 else band.ground
-            row[x] = Cell(line.char, line.colour, ground) if line.colour else inked(line.char, ground)
-    return row
 
 
 _HELD_SHARE, _COMING_SHARE = 0.62, 0.24

@@ -223,7 +223,12 @@ def group_status(group: ProcessGroup) -> CellText:
         return CellText("! old figure", "over")
     worst = worst_row(group.rows)
     if worst is None:
-        return _common_reason([_reason(row) for row in group.rows])
+        reasons = [_reason(row) for row in group.rows]
+        counts = Counter(reason for reason in reasons if not reason.endswith("…"))
+        if not counts:  # all are being read
+            return CellText(reasons[0], "muted")
+        words, most = counts.most_common(1)[0]  # … says that others have another reason, or are being read
+        return CellText(shorten(words if most == len(reasons) else f"{words} …", _STATUS_WIDTH), "muted")
     rank = severity_rank(worst)
     compared = [row for row in group.rows if row.comparison]
     count = sum(severity_rank(row) == rank for row in compared)
@@ -231,15 +236,6 @@ def group_status(group: ProcessGroup) -> CellText:
     counted = f"{status} {count}/{len(compared)}"
     fits = count < len(compared) and len(counted) <= _STATUS_WIDTH
     return CellText(counted if fits else status, status_tone(worst))
-
-
-def _common_reason(reasons: Sequence[str]) -> CellText:
-    """Return why the most of a group have no budget; ``…`` says that others have another reason, or are being read."""
-    counts = Counter(reason for reason in reasons if not reason.endswith("…"))
-    if not counts:
-        return CellText(reasons[0], "muted")
-    words, count = counts.most_common(1)[0]
-    return CellText(shorten(words if count == len(reasons) else f"{words} …", _STATUS_WIDTH), "muted")
 
 
 def _group_command(group: ProcessGroup) -> str:
