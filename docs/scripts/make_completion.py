@@ -13,7 +13,7 @@ from vramtop.estimator.job.job_file.table_fields import job_keys
 from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, find_setting
 from vramtop.tui.cli.commands.completion import FILES, FOLDER
 from vramtop.tui.cli.main import build_parser
-from vramtop.tui.cli.parsing.flag_facts import FlagFacts
+from vramtop.tui.cli.parsing.help_text import FlagFacts
 from vramtop.tui.cli.parsing.parser import subcommands
 
 _MODELS = shtab.cmd("vramtop __complete models 2>/dev/null")
@@ -83,7 +83,7 @@ def _words(flag: FlagFacts) -> Sequence[str]:
         return [*(name for name in TABLES if find_setting(name) is None), *(setting.name for setting in SETTINGS)]
     if word == "KEY=VALUE":
         return [f"{key}=" for key in job_keys() if "." in key]
-    return flag.choices if flag.takes_value else ()
+    return flag.choices if flag.action.nargs != 0 else ()
 
 
 def main() -> int:

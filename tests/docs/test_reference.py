@@ -25,7 +25,7 @@ from vramtop.monitor.storage.settings.in_force import settings_in_force
 from vramtop.monitor.storage.settings.schema import SETTINGS
 from vramtop.monitor.storage.settings.settings_file import read_toml
 from vramtop.tui.cli.main import COMMANDS, build_parser
-from vramtop.tui.cli.parsing.flag_facts import flag_groups
+from vramtop.tui.cli.parsing.help_text import flag_groups
 from vramtop.tui.cli.parsing.parser import subcommands
 
 ROOT = Path(__file__).parents[2]

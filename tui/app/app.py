@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import on
 from textual.app import SystemCommand
 from textual.message import Message
 
@@ -22,6 +23,8 @@ from vramtop.monitor.storage.settings.schema import THEME
 
 from ..keys import APP_KEYS
 from ..screens.base import STALE_INTERVALS, BoardApp, BoardFeed, DemandsFigures, ShowsBoard, ShowsFeed, is_complete
+from ..screens.dashboard.gpu_rows import GpuRows
+from ..screens.dashboard.process_table import ProcessTable
 from ..screens.dashboard.screen import DashboardScreen
 from ..screens.registry import SCREENS, preload_screens
 from .help import HelpScreen
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 
     from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.board.watchlist import Watchlist
-    from vramtop.monitor.snapshot.snapshot import GpuKey, Snapshot
+    from vramtop.monitor.snapshot.snapshot import Snapshot
     from vramtop.monitor.sources.sampler import SnapshotSource
     from vramtop.monitor.storage.settings.schema import Value
 
@@ -154,7 +157,13 @@ class VramtopApp(ThemedApp, BoardApp):
         self.theme_changed_signal.subscribe(self, self._redraw)
         self.set_interval(1.0, self._show_feed)
         if self._early_sampler:
-            self._take_over(self._early_sampler)
+            latest = self._early_sampler.subscribe(self._build_board, self._report_failure)
+            if isinstance(latest, VramtopError):
+                self._failure = latest.message
+            elif latest is not None:
+                self._set_board(latest)
+                if self.attach is not None:
+                    self.attach.observe(latest)
         else:
             self._sampler.start()
         if self._options.preload_after is not None:
@@ -204,11 +213,15 @@ class VramtopApp(ThemedApp, BoardApp):
         if self.is_running:
             self._show_feed()
 
-    def show_gpu(self, key: GpuKey) -> None:
-        """Open the GPU screen on this GPU or MIG device."""
+    @on(GpuRows.Opened)
+    def _open_gpu(self, event: GpuRows.Opened) -> None:
         from ..screens.gpu.screen import open_gpu_on
 
-        open_gpu_on(self, key)
+        open_gpu_on(self, event.row.reading.key)
+
+    @on(ProcessTable.Opened)
+    def _open_process(self, event: ProcessTable.Opened) -> None:
+        self.show_process(event.row)
 
     def show_process(self, row: ProcessRow) -> None:
         """Open the attach screen on this process; if it ended out of memory, the screen that explains that."""
@@ -265,16 +278,6 @@ class VramtopApp(ThemedApp, BoardApp):
         if isinstance(screen, DashboardScreen):
             yield from screen.commands()
         yield from super().get_system_commands(screen)
-
-    def _take_over(self, early_sampler: EarlySampler) -> None:
-        """Receive the snapshots of a sampler that was started before the app, and its latest result."""
-        latest = early_sampler.subscribe(self._build_board, self._report_failure)
-        if isinstance(latest, VramtopError):
-            self._failure = latest.message
-        elif latest is not None:
-            self._set_board(latest)
-            if self.attach is not None:
-                self.attach.observe(latest)
 
     def _set_board(self, board: Board) -> None:
         if self.board is None or board.snapshot is not self.board.snapshot:  # a rebuilt board is no newer

@@ -1,11 +1,10 @@
 """One reading as text: each figure with its label, so that screen readers can read it."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
-from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.host.known_programs import kind_label
 from vramtop.monitor.snapshot.mig_devices import MigDevice
@@ -13,6 +12,9 @@ from vramtop.monitor.snapshot.mig_devices import MigDevice
 from ..draw.labels import budget_label
 from ..draw.palette import STATUSES, VERDICTS, colour_of, unattributed_label
 from ..draw.text_output import TextOutput, format_table, truncate
+
+_INDENT = "     "
+"""Before the anomalies of a GPU."""
 
 
 def board_lines(board: Board, output: TextOutput) -> Iterator[str]:
@@ -29,7 +31,11 @@ def board_lines(board: Board, output: TextOutput) -> Iterator[str]:
         yield from islice(gpu_lines, sum(board.displays_gpu(each.reading) for each in (gpu, *gpu.devices)))
         if not board.displays_gpu(gpu.reading):
             continue
-        yield from anomaly_lines([anomaly for anomaly in board.anomalies if anomaly.gpu == gpu.reading.index], output)
+        for anomaly in board.anomalies:
+            if anomaly.gpu == gpu.reading.index:
+                sentence = output.wrapped(f"! {anomaly.sentence}", indent=_INDENT, further=f"{_INDENT}  ")
+                yield from (output.paint(line, colour_of("warning")) for line in sentence)
+                yield from output.wrapped(anomaly.advice, indent=f"{_INDENT}  ")
     yield ""
     yield from _process_lines(board, output)
     for row in board.pending:
@@ -123,12 +129,3 @@ def _process_cells(row: ProcessRow, output: TextOutput) -> tuple[str, ...]:
         _status(row, output),
         _command(row),
     )
-
-
-def anomaly_lines(anomalies: Iterable[Anomaly], output: TextOutput) -> Iterator[str]:
-    """Yield the sentence of each anomaly with a mark, and below it what to do."""
-    indent = "     "
-    for anomaly in anomalies:
-        sentence = output.wrapped(f"! {anomaly.sentence}", indent=indent, further=f"{indent}  ")
-        yield from (output.paint(line, colour_of("warning")) for line in sentence)
-        yield from output.wrapped(anomaly.advice, indent=f"{indent}  ")

@@ -54,7 +54,7 @@ class Estimators:
         from vramtop.estimator.estimation import estimate
 
         del python
-        gpu = self._gpu_type(job)
+        gpu = None if job.target.gpu else self.watchlist.gpu_type
         if may_run:
             from vramtop.estimator.trace.rehearsal import rehearse_job
 
@@ -69,8 +69,9 @@ class Estimators:
         from vramtop.estimator.trace.worker_pool import keep_idle_workers
 
         keep_idle_workers()
-        gpu, python = self._gpu_type(job), self._python or python
-        return self._corrected(estimate(job, method="auto", gpu=gpu, python=python, environ=environ), environ)
+        gpu = None if job.target.gpu else self.watchlist.gpu_type
+        found = estimate(job, method="auto", gpu=gpu, python=self._python or python, environ=environ)
+        return self._corrected(found, environ)
 
     def attach(self, options: argparse.Namespace, *, acts: bool = True) -> AutomaticAttach:
         """Return what attaches to training processes by itself; where that is off, it only says what the others are.
@@ -82,7 +83,8 @@ class Estimators:
         from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
         from vramtop.monitor.history.run_recorder import RunRecorder
 
-        recorder = RunRecorder(notify=self._notify, on_kept=self._forget_measurements)
+        forget = self._corrections.forget_what_was_read if self._corrections else lambda: None
+        recorder = RunRecorder(notify=self._notify, on_kept=forget)
         return AutomaticAttach(
             self.watchlist,
             enabled=options.attach,
@@ -91,10 +93,6 @@ class Estimators:
             on_bug=save_fault,
         )
 
-    def _forget_measurements(self) -> None:
-        if self._corrections is not None:
-            self._corrections.forget_what_was_read()
-
     def _corrected(self, budget: Budget, environ: Mapping[str, str] | None) -> Budget:
         if self._corrections is None:
             return budget
@@ -102,9 +100,6 @@ class Estimators:
         elsewhere = target is not None and (here is None or target != here.name)
         card = target if elsewhere or here is None else here.name
         return self._corrections.corrected(budget, card=card, here=not elsewhere, environ=environ)
-
-    def _gpu_type(self, job: Job) -> Gpu | None:
-        return None if job.target.gpu else self.watchlist.gpu_type
 
 
 def quick_estimate(job: Job, gpu: Gpu | None = None) -> Budget:

@@ -14,12 +14,7 @@ from vramtop.estimator.common.secrets import show_secrets
 from ..draw.text_output import printable
 from .display_options import add_display_arguments, require_none_typed
 from .parsing.parser import CommandParser, Parser
-from .parsing.shared_arguments import (
-    add_host_arguments,
-    add_output_arguments,
-    positive_seconds,
-    process_id,
-)
+from .parsing.shared_arguments import add_host_arguments, add_output_arguments, positive_seconds, process_id
 from .standard_streams import flush_output, open_closed_streams, report_write_error
 
 COMMANDS = {
@@ -182,15 +177,6 @@ def build_parser() -> Parser:
         allow_abbrev=False,
     )
     parser.examples = _EXAMPLES
-    _add_dashboard_arguments(parser)
-    add_output_arguments(parser, suppress_defaults=False)
-    commands = parser.add_subparsers(prog="vramtop", dest="command", metavar="COMMAND", parser_class=CommandParser)
-    for name, text in COMMANDS.items():
-        commands.add_parser(name, command=name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    return parser
-
-
-def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     parser.add_argument("--once", action="store_true", help="print one reading and exit")
     text = "time between readings (default: 1; with --prometheus 5)"
@@ -212,6 +198,11 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     jobs.add_argument("--job", action="append", default=[], metavar="FILE", help=text)
     add_display_arguments(parser)
     add_host_arguments(parser)
+    add_output_arguments(parser, suppress_defaults=False)
+    commands = parser.add_subparsers(prog="vramtop", dest="command", metavar="COMMAND", parser_class=CommandParser)
+    for name, text in COMMANDS.items():
+        commands.add_parser(name, command=name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    return parser
 
 
 class _Version(argparse.Action):

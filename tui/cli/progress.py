@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from types import TracebackType
 from typing import TextIO
 
 from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
@@ -45,9 +44,7 @@ class Progress:
                 self._thread = thread
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._done.set()
         if self._thread is not None:
             self._thread.join()

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
 
 
-BUDGET_LINE = "━"
 _MIN_PROCESS_CELLS = 1.5
 """Processes of fewer cells are drawn as one segment."""
 

@@ -86,18 +86,17 @@ def run_graph_rows(
     bands = _bands(data, height, ground=ground, patterns=patterns)
     lines = {row_of(line.size_bytes, height, data.top_bytes): line for line in data.lines}
     marks = {at: mark.colour or colour_of("neutral") for at, mark in _marks(data, width) if at}
-    calm, rows = data.colour or colour_of("no_budget"), []
+    rows = []
     for y in range(height - 1, -1, -1):
-        curve = colour_of("bad") if _is_beyond(data, y, height) else calm
-        row = [_cell(level - y * STEPS, bands[y], curve, mark=marks.get(x)) for x, level in enumerate(levels)]
-        rows.append(_with_line(row, levels, y, bands[y], lines.get(y)))
+        band, line = bands[y], lines.get(y)
+        row = [_cell(level - y * STEPS, band, marks.get(x)) for x, level in enumerate(levels)]
+        for x, reach in enumerate(level - y * STEPS for level in levels):
+            if line and not 0 < reach < STEPS + _CURVE_EIGHTHS:  # the curve hides it
+                behind = band.held.ground or band.held.colour if reach > 0 else band.ground
+                row[x] = Cell(line.char, line.colour, behind) if line.colour else inked(line.char, behind)
+        rows.append(row)
     _write_labels(rows, levels, data)
     return rows
-
-
-def _is_beyond(data: RunGraphData, y: int, height: int) -> bool:
-    """Return True if everything in a row, counted from the bottom, is beyond the budget."""
-    return data.high_bytes is not None and y * data.top_bytes >= data.high_bytes * height
 
 
 def _write_labels(rows: list[list[Cell]], levels: Sequence[int], data: RunGraphData) -> None:
@@ -170,6 +169,8 @@ def graph_top_bytes(gpu_bytes: int | None, *sizes: int | None) -> int:
 class _Band(msgspec.Struct, frozen=True):
     """Cells of one row below and above the curve, and the main colour above it."""
 
+    curve: str
+    """The colour of the curve."""
     held: Cell
     coming: Cell
     ground: str | None
@@ -178,27 +179,15 @@ class _Band(msgspec.Struct, frozen=True):
 _FULL = "█"
 
 
-def _cell(reach: int, band: _Band, curve: str, *, mark: str | None) -> Cell:
+def _cell(reach: int, band: _Band, mark: str | None) -> Cell:
     """Return the cell of a column whose curve is ``reach`` eighths above the bottom of this row."""
     if 0 < reach < STEPS:
-        return Cell(EIGHTHS[reach], curve, band.ground)
+        return Cell(EIGHTHS[reach], band.curve, band.ground)
     if STEPS <= reach < STEPS + _CURVE_EIGHTHS:
-        return Cell(_FULL, curve)
+        return Cell(_FULL, band.curve)
     if reach > 0:
         return band.held
     return Cell("┊", mark, band.ground) if mark else band.coming
-
-
-def _with_line(row: list[Cell], levels: Sequence[int], y: int, band: _Band, line: LevelLine | None) -> list[Cell]:
-    if line is None:
-        return row
-    for x, level in enumerate(levels):
-        reach = level - y * STEPS
-        crest = 0 < reach < STEPS + _CURVE_EIGHTHS
-        if not crest:
-            ground = band.held.ground or band.held.colour if reach > 0 else band.ground
-            row[x] = Cell(line.char, line.colour, ground) if line.colour else inked(line.char, ground)
-    return row
 
 
 _HELD_SHARE, _COMING_SHARE = 0.62, 0.24
@@ -208,9 +197,10 @@ _HELD_SHARE, _COMING_SHARE = 0.62, 0.24
 def _bands(data: RunGraphData, height: int, *, ground: str, patterns: bool) -> list[_Band]:
     """Return the look of each row, from the bottom."""
     calm = data.colour or colour_of("no_budget")
-    curves = [colour_of("bad") if _is_beyond(data, y, height) else calm for y in range(height)]
+    high = data.top_bytes if data.high_bytes is None else data.high_bytes  # what a row has at least is beyond that
+    curves = [colour_of("bad") if y * data.top_bytes >= high * height else calm for y in range(height)]
     if data.layers is None:
-        return [_Band(Cell(_FULL, curve), Cell(" "), None) for curve in curves]
+        return [_Band(curve, Cell(_FULL, curve), Cell(" "), None) for curve in curves]
     unit = data.top_bytes / (height * STEPS)
     layers = _stack(data)
     ends = accumulate(layer.size_bytes for layer in layers)
@@ -218,10 +208,7 @@ def _bands(data: RunGraphData, height: int, *, ground: str, patterns: bool) -> l
     edges = [
         ((at, layer.colour or ground), round(end / unit)) for at, end, layer in zip(numbers, ends, layers, strict=True)
     ]
-    return [
-        _band(cell_parts(edges, y), blend(curve, ground, _HELD_SHARE), ground, patterns=patterns)
-        for y, curve in enumerate(curves)
-    ]
+    return [_band(cell_parts(edges, y), curve, ground, patterns=patterns) for y, curve in enumerate(curves)]
 
 
 def _stack(data: RunGraphData) -> list[BarSegment]:
@@ -238,17 +225,16 @@ _PATTERNS = (("▓", " "), ("▒", "░"))
 """Held memory and memory still to come, of every other layer: without colour they are told apart by their patterns."""
 
 
-def _band(parts: _Parts, beyond: str, ground: str, *, patterns: bool) -> _Band:
+def _band(parts: _Parts, curve: str, ground: str, *, patterns: bool) -> _Band:
     most, _ = max(parts, key=lambda part: part[1])
     if patterns:
         held, coming = _PATTERNS[most[0] % len(_PATTERNS)] if most else (_FULL, " ")
-        return _Band(Cell(held), Cell(coming), None)
-    cells = []
-    for share, blank in ((_HELD_SHARE, beyond), (_COMING_SHARE, None)):
-        cells.append(
-            split_cell([(blank if layer is None else blend(layer[1], ground, share), n) for layer, n in parts])
-        )
-    return _Band(cells[0], cells[1], blend(most[1], ground, _COMING_SHARE) if most else None)
+        return _Band(curve, Cell(held), Cell(coming), None)
+    held_cell, coming_cell = (
+        split_cell([(blend(layer[1], ground, share) if layer else blank, n) for layer, n in parts])
+        for share, blank in ((_HELD_SHARE, blend(curve, ground, _HELD_SHARE)), (_COMING_SHARE, None))
+    )
+    return _Band(curve, held_cell, coming_cell, blend(most[1], ground, _COMING_SHARE) if most else None)
 
 
 def row_of(size_bytes: int, height: int, top_bytes: int) -> int:

@@ -36,19 +36,7 @@ def recording_page(recorded: Recorded, *, made_by: str) -> str:
     host = f" of {recording.source.host}" if recording.source.host else ""
     span = f"{clock_text(recording.begin, date=True)} to {clock_text(recording.end, date=True)}"
     zone = time.strftime("%Z, UTC%z", time.localtime(recording.begin))
-    subtitle = f"Recording{host}, {span} ({zone})"
-    return _page(f"GPU memory: {recording.name}", subtitle, sections, made_by=made_by)
-
-
-def _page(title: str, subtitle: str, sections: Sequence[Element], *, made_by: str) -> str:
-    """Return a whole page.
-
-    Args:
-        title: heading and title of the page.
-        subtitle: what it is about, in a sentence.
-        sections: its content.
-        made_by: the program and its version.
-    """
+    title, subtitle = f"GPU memory: {recording.name}", f"Recording{host}, {span} ({zone})"
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"

@@ -426,8 +426,7 @@ def _checked(loaded: LoadedJob, flags: Mapping[str, str]) -> LoadedJob:
         try:
             check_trainable(loaded.job)
         except InputError as error:
-            typed = "--trainable" in flags
-            raise InputError(
-                error.message.replace("training.trainable", "--trainable", 1) if typed else error.message
-            ) from None
+            if "--trainable" not in flags:
+                raise
+            raise InputError(error.message.replace("training.trainable", "--trainable", 1)) from None
     return loaded

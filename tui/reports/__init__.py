@@ -1,4 +1,4 @@
-"""Reports as lines of text: budgets, running jobs, crashes, preflight, divergences.
+"""Reports as lines of text: budgets, crashes, preflight.
 
 Lives here: what commands print and screens quote; no Textual.
 """

@@ -173,14 +173,6 @@ class BoardApp(TerminalApp):
         """The process under the dashboard's cursor."""
 
     @abstractmethod
-    def show_gpu(self, key: GpuKey) -> None:
-        """Open the GPU screen on this GPU or MIG device."""
-
-    @abstractmethod
-    def show_process(self, row: ProcessRow) -> None:
-        """Open the attach screen on this process."""
-
-    @abstractmethod
     def update_demand(self) -> None:
         """Have the next reading contain what the screen in front shows now: it has been scrolled, or changed."""
 

@@ -3,14 +3,21 @@
 To add a screen, write its module with a function that opens it, and add a row here and one in the table of keys.
 """
 
+import os
+import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import cast
 
 import msgspec
 from textual.binding import BindingType
 
-from ..keys import KEYS, bind
+from vramtop.estimator.common.process_limit import ProcessLimitError
+
+from ..background.latest_only_task import TaskThread
+from ..keys import KEYS
 from .base import BoardApp
 
 
@@ -71,17 +78,30 @@ SCREENS = (
 )
 
 
-def screen_bindings() -> list[BindingType]:
-    """Return the dashboard's bindings that open these screens."""
-    return [bind(f"dashboard.{screen.name}", f"app.open_screen('{screen.name}')", screen.label) for screen in SCREENS]
-
-
 def preload_screens() -> None:
     """Import the screens and what they need before a key asks for one, on a thread of its own."""
-    from ..background.preload import preload_modules
-
     paths = (path for screen in SCREENS for path in (screen.open, screen.keys) if path)
     preload_modules([*(f"{__package__}.{path.partition(':')[0]}" for path in paths), *_NEEDED_BY_SCREENS])
+
+
+_PAUSE_SECONDS = 0.02
+"""Pause between two modules, in which other threads run: an import holds the interpreter's lock."""
+_NICENESS = 10
+
+
+def preload_modules(names: Sequence[str]) -> None:
+    """Import these modules and all that they import; one that cannot be imported is reported when it is needed."""
+
+    def import_all() -> None:
+        with suppress(OSError, AttributeError):  # Linux gives each thread a niceness of its own
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        for name in names:
+            with suppress(ImportError):
+                import_module(name)
+            time.sleep(_PAUSE_SECONDS)
+
+    with suppress(ProcessLimitError):
+        TaskThread("preload").submit(import_all)
 
 
 def _load(path: str) -> object:

@@ -15,13 +15,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from .textual_private import (
-    ChopsUpdate,
-    CompositorUpdate,
-    LayoutUpdate,
-    can_be_compared,
-    painted_pieces,
-)
+from .textual_private import ChopsUpdate, CompositorUpdate, LayoutUpdate, can_be_compared, painted_pieces
 
 _MAX_GAP_CELLS = 8
 """Unchanged cells between two changes that are sent again: moving the cursor takes as many bytes."""

@@ -124,14 +124,13 @@ class TerminalDriver(DriverHooks):
         super().stop_application_mode()
 
     def _on_continue(self) -> None:
-        """Go on after SIGCONT: start again after Ctrl-Z; after SIGSTOP, which cannot be caught, only repair."""
-        if self._is_reading:
-            self._repair_terminal()
-        else:  # also if it was started in the background
-            self.resume_application_mode()
+        """Go on after SIGCONT: start again after Ctrl-Z; after SIGSTOP, which cannot be caught, only repair.
 
-    def _repair_terminal(self) -> None:
-        """Set what the shell may have changed while it had the terminal, and draw everything."""
+        The shell may have changed settings while it had the terminal.
+        """
+        if not self._is_reading:  # also if it was started in the background
+            self.resume_application_mode()
+            return
         with contextlib.suppress(OSError):
             if os.tcgetpgrp(self.fileno) != os.getpgrp():  # continued in the background
                 os.kill(os.getpid(), signal.SIGSTOP)

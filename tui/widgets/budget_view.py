@@ -209,10 +209,16 @@ def _gpu_line(gpu: DeviceVerdict, budget: Budget, *, width: int, placed: bool, l
     device = gpu.device
     label = label or f"{'▶' if placed else ' '}{device.numbers:>2} {_gpu_label(device)}"[: _LABEL_WIDTH - 1]
     room_for_bar = max(8, width - _LABEL_WIDTH - _TAIL_WIDTH - len(_EDGE) - 1)
-    cells = _gpu_bar(gpu, budget, room_for_bar, placed=placed)
-    return Content.assemble(
-        (f"{label:<{_LABEL_WIDTH}}", "bold" if placed else ""), bar_content(cells), f"{_EDGE} ", _gpu_tail(gpu)
-    )
+    bar = bar_content(_gpu_bar(gpu, budget, room_for_bar, placed=placed))
+    mark = VERDICTS[gpu.verdict]
+    tail = {
+        "fits": f"{format_gib(gpu.margin_bytes)} left",
+        "tight": f"{format_gib(gpu.margin_bytes)} left, tight",
+        "does_not_fit": "not usable" if device.unusable_reason else f"short {format_gib(gpu.shortfall_bytes)}",
+        "unknown": "cannot tell",
+    }[gpu.verdict]
+    head = (f"{label:<{_LABEL_WIDTH}}", "bold" if placed else "")
+    return Content.assemble(head, bar, f"{_EDGE} ", (f"{mark.letter} ", f"bold {mark.colour}"), tail)
 
 
 def _gpu_label(device: DeviceCapacity) -> str:
@@ -238,14 +244,3 @@ def _gpu_bar(gpu: DeviceVerdict, budget: Budget, width: int, *, placed: bool) ->
     before = held + device.committed_bytes
     span = before + budget.peak.low_bytes, before + budget.peak.high_bytes
     return draw_bar([*taken, *budget_segments(budget)], scale_bytes=device.total_bytes, width=width, marked=span)
-
-
-def _gpu_tail(gpu: DeviceVerdict) -> Content:
-    mark = VERDICTS[gpu.verdict]
-    texts = {
-        "fits": f"{format_gib(gpu.margin_bytes)} left",
-        "tight": f"{format_gib(gpu.margin_bytes)} left, tight",
-        "does_not_fit": "not usable" if gpu.device.unusable_reason else f"short {format_gib(gpu.shortfall_bytes)}",
-        "unknown": "cannot tell",
-    }
-    return Content.assemble((f"{mark.letter} ", f"bold {mark.colour}"), texts[gpu.verdict])

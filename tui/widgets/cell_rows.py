@@ -30,9 +30,7 @@ class AxesGraph(Widget):
     _lines: Sequence[int] = ()
     _draw_graph: DrawGraph | None = None
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
-        super().__init__(id=id)
-        self._rows: list[list[Cell]] = []
+    _rows: Sequence[Sequence[Cell]] = ()
 
     def on_resize(self, _: Resize) -> None:
         """Draw the graph for the new size."""

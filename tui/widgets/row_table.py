@@ -168,8 +168,8 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
         raise NotImplementedError
 
     def signs_of(self, row: _Row) -> str:  # noqa: ARG002 - for subclasses
-        """Return the sign at the beginning of a row, such as that of its fold, two columns wide."""
-        return " " * MARGIN
+        """Return the sign at the beginning of a row, such as that of its fold, as wide as the margin."""
+        return " " * self.MARGIN
 
     def title_of(self, column: Column) -> str:
         """Return the title of a column."""

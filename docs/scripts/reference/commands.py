@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from vramtop.tui.cli.main import build_parser
-from vramtop.tui.cli.parsing.exit_codes import OF_EVERY_COMMAND, exit_codes_of
-from vramtop.tui.cli.parsing.flag_facts import FlagFacts, FlagGroup, flag_groups, positionals
+from vramtop.tui.cli.parsing.exit_codes import exit_codes_of
+from vramtop.tui.cli.parsing.help_text import FlagFacts, FlagGroup, flag_groups, positionals
 from vramtop.tui.cli.parsing.parser import CommandParser, subcommands
 from vramtop.tui.cli.parsing.shared_arguments import EVERY_COMMAND, JOB_USAGE
 
@@ -20,6 +20,18 @@ _JOB = """\
 [job](../how-to/before-launch.md#ask-on-the-command-line): a model, a script, a file, or a launch line after `--`, which
 may be left out before `python`, `torchrun` and other launchers. Flags set every key of a [job file](job-file.md); these
 are the most usual."""
+
+OF_EVERY_COMMAND: Mapping[str, str] = {
+    "0": "The job fits; no check fails; done.",
+    "1": "The job does not fit; a check fails; it ran out of memory.",
+    "2": "Wrong input or usage.",
+    "3": "Unknown: no driver, no GPU, or an unknown setting; or the output cannot be written.",
+    "4": "Tight: the expected peak fits, the upper bound does not.",
+    "70": "Internal error.",
+    "128 + n": "Ended by signal n.",
+    "141": "The reader closed the output.",
+}
+"""What the exit codes of all commands mean."""
 
 
 def commands_page() -> str:

@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterator, Sequence
 
 from vramtop.estimator.common.version import version_number
-from vramtop.tui.cli.parsing.exit_codes import OF_EVERY_COMMAND, exit_codes_sentence
-from vramtop.tui.cli.parsing.flag_facts import FlagGroup, flag_groups
+from vramtop.tui.cli.parsing.exit_codes import exit_codes_sentence
+from vramtop.tui.cli.parsing.help_text import FlagGroup, flag_groups
 from vramtop.tui.cli.parsing.parser import CommandParser, Parser, subcommands
 from vramtop.tui.cli.parsing.shared_arguments import EVERY_COMMAND
 
+from .commands import OF_EVERY_COMMAND
 from .settings import ENVIRONMENT
 
 _OF_A_JOB = ("estimate", "fit", "wait", "preflight")

@@ -21,9 +21,8 @@ from vramtop.monitor.doctor.facts import (
 from vramtop.monitor.doctor.issues import find_issues
 from vramtop.monitor.doctor.report import collect_system_facts
 from vramtop.monitor.snapshot.figures import Fault
-from vramtop.tui.cli.commands.doctor import doctor_json, doctor_lines
+from vramtop.tui.cli.commands.doctor import doctor_json, doctor_lines, terminal_facts, terminal_issues
 from vramtop.tui.draw.text_output import TextOutput
-from vramtop.tui.tty.terminal_facts import terminal_facts, terminal_issues
 
 SECRETS = ("zaphod", "moonshot", "hunter2")
 

@@ -106,10 +106,11 @@ def test_the_same_over_hosts_and_as_a_line_of_a_stream(machine: Snapshot, watchl
 
 
 def test_waiting_ends_with_the_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for module in ("machine_gpus", "waiting"):  # all users of the machine share the folder of reservations
-        monkeypatch.setattr(
-            f"vramtop.tui.cli.fitting.{module}.Reservations", lambda: Reservations(tmp_path / "promises")
-        )
+    for module in (
+        "fitting.machine_gpus",
+        "commands.wait",
+    ):  # all users of the machine share the folder of reservations
+        monkeypatch.setattr(f"vramtop.tui.cli.{module}.Reservations", lambda: Reservations(tmp_path / "promises"))
     words = ("wait", "gpt2", "--method", "formula")
     for free, code, verdict in ((79, 0, "fits"), (1, 1, "does_not_fit")):  # with less, its use is watched for 10 s
         looks = [make_snapshot([make_gpu(0, free_bytes=free * 2**30)])]

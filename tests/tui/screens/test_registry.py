@@ -32,7 +32,7 @@ def test_the_keys_of_each_row_can_be_imported(spec: ScreenSpec) -> None:
 
 def test_every_module_that_is_loaded_before_a_key_needs_it_exists(monkeypatch):
     loaded: list[str] = []
-    monkeypatch.setattr("vramtop.tui.background.preload.preload_modules", loaded.extend)
+    monkeypatch.setattr("vramtop.tui.screens.registry.preload_modules", loaded.extend)
     preload_screens()
     assert "vramtop.tui.screens.fit.screen" in loaded
     for name in loaded:

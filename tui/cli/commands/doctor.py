@@ -1,6 +1,7 @@
 """``vramtop doctor``: one page about this machine for a bug report, problems first."""
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,16 +12,39 @@ import msgspec
 from vramtop.estimator.common.errors import ExitCode
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.doctor.facts import DoctorReport
+from vramtop.monitor.doctor.facts import DoctorReport, SystemFacts
 from vramtop.monitor.doctor.issues import Issue, Severity, find_issues
 from vramtop.monitor.doctor.report import collect_report
 from vramtop.monitor.storage.settings.in_force import DEFAULT
 
 from ...draw.palette import CHECKS, Mark
+from ...draw.terminal_capabilities import ColourDepth, colour_depth, is_dumb_terminal
 from ...draw.text_output import TextOutput, detect_output
-from ...tty.terminal_facts import TerminalFacts, terminal_facts, terminal_issues
 from ..json_text import json_text
 from ..progress import Progress
+
+
+class TerminalFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The terminal, as far as a program can find out."""
+
+    input_is_terminal: bool
+    """Standard input is a terminal."""
+    output_is_terminal: bool
+    """Standard output is a terminal."""
+    columns: int | None
+    """Its width; None: there is no terminal."""
+    lines: int | None
+    """Its height; None: likewise."""
+    encoding: str
+    """Encoding of standard output."""
+    colours: ColourDepth
+    """Number of colours, by the environment."""
+    dumb: bool
+    """It cannot move the cursor, or its type is unknown."""
+    ascii_only: bool
+    """vramtop draws with ASCII characters only."""
+    term: str | None
+    """Value of TERM; None: not set."""
 
 
 def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
@@ -125,3 +149,40 @@ def _word(name: str, value: Any) -> str:
         each = (", ".join(map(str, part.values())) if isinstance(part, Mapping) else part for part in value)
         return f"{plain} {'; '.join(each)}"
     return f"{plain} {value}"
+
+
+def terminal_facts(environ: Mapping[str, str], system: SystemFacts, output: TextOutput) -> TerminalFacts:
+    """Collect the facts of the terminal that vramtop runs in."""
+    columns = lines = None
+    for stream in (sys.__stdout__, sys.__stderr__, sys.__stdin__):
+        if columns is None and stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                columns, lines = os.get_terminal_size(stream.fileno())
+    return TerminalFacts(
+        input_is_terminal=sys.stdin.isatty(),
+        output_is_terminal=sys.stdout.isatty(),
+        columns=columns,
+        lines=lines,
+        encoding=sys.stdout.encoding or "ascii",
+        colours=colour_depth(environ),
+        dumb=is_dumb_terminal(environ),
+        ascii_only=output.ascii_only,
+        term=system.environment.get("TERM"),
+    )
+
+
+_MIN_COLUMNS, _MIN_LINES = 80, 24
+
+
+def terminal_issues(facts: TerminalFacts) -> Iterator[Issue]:
+    """Yield what keeps the dashboard from opening, or from being drawn in full."""
+    if facts.dumb:
+        sentence = f"TERM={facts.term or ''}: the dashboard cannot open in this terminal; use vramtop --once"
+        yield Issue(severity="note", sentence=sentence)
+    if facts.ascii_only:
+        sentence = "ASCII drawing: the locale or encoding is not UTF-8, or --ascii is given"
+        yield Issue(severity="note", sentence=sentence)
+    small = (facts.columns or _MIN_COLUMNS) < _MIN_COLUMNS or (facts.lines or _MIN_LINES) < _MIN_LINES
+    if small:
+        sentence = f"the terminal has {facts.columns}x{facts.lines} cells; the dashboard needs 80x24 to show everything"
+        yield Issue(severity="note", sentence=sentence)

@@ -27,7 +27,7 @@ from ...job.loaded_job import LoadedJob
 from ...job.would_fit import budget_of_what_ran, failed_gpu
 from ...reports.budget_text import closing_lines
 from ...reports.crash_text import explanation_lines, snapshot_lines
-from ..fitting.fit_check import Machine, advice_lines, advise, suggestions_json
+from ..fitting.fit_check import Machine, advice_lines, advise, suggestion_json
 from ..json_text import json_text
 from ..measured_runs import Correct, correction, estimate_job
 from ..progress import Progress
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             **msgspec.to_builtins(explanation),
             "failures": msgspec.to_builtins(log.failures) if log else [],
             "budget": budget.to_json() if budget else None,
-            "suggestions": suggestions_json(advice, loaded) if advice and loaded else [],
+            "suggestions": [suggestion_json(each, loaded) for each in advice.suggestions] if advice and loaded else [],
             "largest": asdict(advice.largest) if advice and advice.largest else None,
             "notes": [remark] if remark else [],
         }

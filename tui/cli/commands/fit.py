@@ -8,10 +8,7 @@ from vramtop.monitor.board.capacity import described_devices
 
 from ..fitting.cards import report_without_gpus
 from ..fitting.fit_check import check_here, check_on, report_fit
-from ..fitting.machine_gpus import (
-    NoGpusError,
-    load_for_gpus,
-)
+from ..fitting.machine_gpus import NoGpusError, load_for_gpus
 from ..measured_runs import estimate_job
 from ..option_values import described_gpu
 

@@ -42,7 +42,16 @@ def run(options: argparse.Namespace) -> int:
         InputError: an option is wrong, or there is no terminal.
         VramtopError: with ``--once``, Prometheus cannot be asked, or there is no ssh here.
     """
-    _refuse_what_is_for_one_host(options, "--prometheus" if options.prometheus else "--host")
+    of_one_machine = {
+        "--demo": options.demo,
+        "--replay": options.replay,
+        "--pid": options.pid,
+        "--user": options.display_user,
+        "--gpu": options.display_gpu,
+        "--job": options.job,
+    }
+    if name := next((name for name, value in of_one_machine.items() if value), None):
+        raise InputError(f"{name} is for one machine, not for {'--prometheus' if options.prometheus else '--host'}")
     if options.once:
         return _print_fleet(options, _read_once(options))
     if not sys.stdout.isatty() or not sys.stdin.isatty():
@@ -126,29 +135,6 @@ def _is_attached(fleet: Fleet) -> bool:
 
     rows = (row for host in fleet.hosts if host.is_live for gpu in host.gpus for row in gpu.processes or ())
     return not any(row.note == BEING_READ for row in rows)
-
-
-def _refuse_what_is_for_one_host(options: argparse.Namespace, flag: str) -> None:
-    """Refuse options that read or choose parts of one machine.
-
-    Args:
-        options: of the command line.
-        flag: the one that asks for many hosts.
-
-    Raises:
-        InputError: one is given.
-    """
-    given = {
-        "--demo": options.demo,
-        "--replay": options.replay,
-        "--pid": options.pid,
-        "--user": options.display_user,
-        "--gpu": options.display_gpu,
-        "--job": options.job,
-    }
-    for name, value in given.items():
-        if value:
-            raise InputError(f"{name} is for one machine, not for {flag}")
 
 
 def _print_fleet(options: argparse.Namespace, fleet: Fleet) -> int:

@@ -6,14 +6,13 @@ import sys
 from collections.abc import Sequence
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.common.sizes import parse_size
 
 from ...draw.text_output import detect_output, printable
 from ...job.load_job import load_from_options
 from ..fitting.machine_gpus import open_source
 from ..json_text import json_text
 from ..measuring.free_gpus import ADVICE
-from ..measuring.measure_job import Measuring, measure_job
+from ..measuring.measure_job import measure_job
 from ..measuring.measured_report import measured_json, measured_lines
 from ..progress import Progress
 
@@ -28,18 +27,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError("--cpu uses no GPU; leave out --gpu")
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(Progress(quiet=options.json))
-        how = Measuring(
-            gpus=None if options.cpu else stack.enter_context(open_source(ADVICE)),
-            selected=options.gpu,
-            steps=options.steps,
-            timeout=options.timeout,
-            limit_bytes=parse_size(options.memory) if options.memory else None,
-            method=options.method,
-            python=options.python,
-            keep=options.history,
-            progress=progress,
-        )
-        found = measure_job(load_from_options(options, launch).job, how)
+        gpus = None if options.cpu else stack.enter_context(open_source(ADVICE))
+        found = measure_job(load_from_options(options, launch).job, options, gpus, progress)
     if options.json:
         print(json_text(measured_json(found)), flush=True)
         if found.error is not None:

@@ -28,7 +28,15 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             return found
         environ = found
     else:
-        _require_no_fit_flags(options)
+        of_the_check = {
+            "--strict": options.strict,
+            "--gpu": options.gpu is not None,
+            "--set": options.set,
+            "--rehearse": options.rehearse,
+            "--read-only": options.settings.origins["estimates.rehearse"] == "--no-rehearse",
+        }
+        if flag := next((name for name, value in of_the_check.items() if value), None):
+            raise InputError(f"{flag} needs --fit")
     if options.history:
         # in a process of its own, which ends where there is no driver
         start_following(os.getpid(), os.environ, settings=options.set)
@@ -41,24 +49,6 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     finally:  # vramtop goes on: a pipe that is closed must not end it without a word
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _require_no_fit_flags(options: argparse.Namespace) -> None:
-    """Refuse flags of the fit check where none is asked for.
-
-    Raises:
-        InputError: one is given.
-    """
-    given = {
-        "--strict": options.strict,
-        "--gpu": options.gpu is not None,
-        "--set": options.set,
-        "--rehearse": options.rehearse,
-        "--read-only": options.settings.origins["estimates.rehearse"] == "--no-rehearse",
-    }
-    flag = next((name for name, value in given.items() if value), None)
-    if flag is not None:
-        raise InputError(f"{flag} needs --fit")
 
 
 def _snapshot_folder(given: str | None) -> str | None:

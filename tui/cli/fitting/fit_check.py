@@ -107,12 +107,8 @@ def suggestion_diff(loaded: LoadedJob, suggestion: Suggestion) -> str | None:
     return None if after is None else unified_diff(before, after, name=str(loaded.file))
 
 
-def suggestions_json(advice: Advice, loaded: LoadedJob) -> list[dict[str, Any]]:
-    """Return the JSON key ``suggestions``."""
-    return [_suggestion_json(suggestion, loaded) for suggestion in advice.suggestions]
-
-
-def _suggestion_json(suggestion: Suggestion, loaded: LoadedJob) -> dict[str, Any]:
+def suggestion_json(suggestion: Suggestion, loaded: LoadedJob) -> dict[str, Any]:
+    """Return an entry of the JSON key ``suggestions``."""
     peak, diff = suggestion.budget.peak, suggestion_diff(loaded, suggestion)
     found = {
         "changes": suggestion.changes,
@@ -328,7 +324,7 @@ def fit_json(verdict: FitResult, budget: Budget, advice: Advice, loaded: LoadedJ
         "budget": budget.to_json(),
         **verdict.to_json(),
         "sentence": verdict.sentence,
-        "suggestions": suggestions_json(advice, loaded),
+        "suggestions": [suggestion_json(each, loaded) for each in advice.suggestions],
         "largest": msgspec.to_builtins(advice.largest) if advice.largest else None,
         "cards": None,
         "notes": list(loaded.notes),

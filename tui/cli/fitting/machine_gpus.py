@@ -107,10 +107,8 @@ def read_gpus(source: NvmlSource, advice: str = DESCRIBE) -> Snapshot:
 
 def committed_bytes(snapshot: Snapshot, selection: DeviceSelection) -> tuple[dict[DeviceIndex, int], tuple[str, ...]]:
     """Return free memory that is reserved, or that jobs which have just started will take; and notes about these."""
-    from vramtop.monitor.attach.starting_processes import (
-        find_starting_processes,
-        remaining_bytes_by_device,
-    )  # a third of the start-up
+    # a third of the start-up
+    from vramtop.monitor.attach.starting_processes import find_starting_processes, remaining_bytes_by_device
 
     reservations = Reservations()
     committed = reservations.committed(snapshot)

@@ -1,5 +1,6 @@
 """One job measured: predicted, run, read from outside, and kept in the history."""
 
+import argparse
 import os
 import time
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.allocator_variables import allocator_settings
 from vramtop.estimator.common.errors import CannotTellError, ExitCode
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.estimation import MethodChoice, estimate
+from vramtop.estimator.common.sizes import parse_size
+from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.learning.measurement import Observed
 from vramtop.estimator.model.checkpoint import job_of_model
@@ -26,32 +28,6 @@ from .free_gpus import FreeGpus, OutsideFigures, free_gpus
 
 _NO_WORKSPACE = ":0:0"
 """In the words of ``CUBLAS_WORKSPACE_CONFIG``."""
-
-
-class Measuring(msgspec.Struct, frozen=True, kw_only=True):
-    """How jobs are measured.
-
-    Args:
-        gpus: of this machine, open; None: on the CPU.
-        selected: value of ``--gpu``.
-        steps: optimizer steps.
-        timeout: seconds for each run.
-        limit_bytes: bytes that torch may allocate on each GPU; None: all that are free.
-        method: of the prediction.
-        python: the interpreter with torch.
-        keep: keep results in the history.
-        progress: called with what is being done.
-    """
-
-    gpus: NvmlSource | None
-    selected: str | None
-    steps: int
-    timeout: float
-    limit_bytes: int | None
-    method: MethodChoice
-    python: str | None
-    keep: bool
-    progress: Callable[[str], None]
 
 
 class MeasuredJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,56 +56,60 @@ class MeasuredJob(msgspec.Struct, frozen=True, kw_only=True):
         return ExitCode.NO if self.step is not None and self.step.out_of_memory else ExitCode.DONE
 
 
-def measure_job(job: Job, how: Measuring) -> MeasuredJob:
+def measure_job(
+    job: Job, options: argparse.Namespace, gpus: NvmlSource | None, progress: Callable[[str], None]
+) -> MeasuredJob:
     """Measure a job, predict it, and keep both.
 
     Args:
         job: on the CPU a tiny one is run in its place.
-        how: on which device, how long.
+        options: of ``vramtop measure``.
+        gpus: of this machine, open; None: it is measured on the CPU.
+        progress: called with what is being done.
 
     Raises:
         InputError: the job is invalid, ``--python`` or ``--gpu`` names nothing.
     """
-    started = time.monotonic()
+    started, limit_bytes = time.monotonic(), parse_size(options.memory) if options.memory else None
     free: FreeGpus | None = None
-    if how.gpus is None:
+    if gpus is None:
         job = tiny_job(job, resolve_model(job.model))
     model = resolve_model(job.model)
     job = planned = job_of_model(job, model)
-    if how.gpus is None:  # without the workspaces that cuBLAS has on a GPU
+    if gpus is None:  # without the workspaces that cuBLAS has on a GPU
         planned = replace(job, software=replace(job.software, cublas_workspace=_NO_WORKSPACE))
     found = MeasuredJob(job=job, budget=None)
     try:
-        if how.gpus is None:
-            places = [Place(limit_bytes=how.limit_bytes)] * rank_count(job)
+        if gpus is None:
+            places = [Place(limit_bytes=limit_bytes)] * rank_count(job)
         else:
-            free = free_gpus(how.gpus, how.selected, rank_count(job))
-            places = free.places(how.limit_bytes)
+            free = free_gpus(gpus, options.gpu, rank_count(job))
+            places = free.places(limit_bytes)
             found = replace(found, card=free.devices[0].name, driver=free.snapshot.source.driver_version)
-        how.progress(f"estimating {job.label}")
+        progress(f"estimating {job.label}")
         try:
             gpu = free.devices[0].gpu_type if free else None
-            budget = estimate(planned, method=how.method, gpu=gpu, python=how.python)
+            budget = estimate(planned, method=options.method, gpu=gpu, python=options.python)
             found = replace(found, budget=budget)
         except CannotTellError as error:
             found = replace(found, unpredicted=error.message)
-        how.progress(f"running {how.steps} steps of {model.label}")
+        progress(f"running {options.steps} steps of {model.label}")
         step = run_real_step(
             job,
             model,
             places,
             device="cuda" if free else "cpu",
-            steps=how.steps,
-            timeout=how.timeout,
-            python=how.python,
+            steps=options.steps,
+            timeout=options.timeout,
+            python=options.python,
             on_stage=free.read if free else lambda _stage, _pids: None,
         )
     except CannotTellError as error:
         return replace(found, error=error.message)
     figures = free.figures[step.ranks.index(step.highest)] if free and free.figures else OutsideFigures()
     found = replace(found, step=step, outside=figures, seconds=round(time.monotonic() - started, 1))
-    limited = step.out_of_memory is not None and how.limit_bytes is not None  # it failed by the user's wish
-    return _kept(found) if free and how.keep and not limited else found
+    limited = step.out_of_memory is not None and limit_bytes is not None  # it failed by the user's wish
+    return _kept(found) if free and options.history and not limited else found
 
 
 def _kept(found: MeasuredJob) -> MeasuredJob:

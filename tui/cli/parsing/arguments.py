@@ -95,7 +95,6 @@ _FIT_EXAMPLES = """\
 
 def add_fit_arguments(parser: "Parser") -> None:
     """Add the arguments of ``vramtop fit``."""
-    parser.usage = JOB_USAGE.format("fit")
     parser.examples = _FIT_EXAMPLES
     _add_judging_arguments(parser)
     text = "Print what the job needs from a scheduler, instead of checking this machine."
@@ -106,7 +105,6 @@ def add_fit_arguments(parser: "Parser") -> None:
 
 def add_wait_arguments(parser: "Parser") -> None:
     """Add the arguments of ``vramtop wait``."""
-    parser.usage = JOB_USAGE.format("wait")
     parser.examples = """\
   vramtop wait llama-3.1-8b --lora --pure-bf16 && ./train.sh
   vramtop wait --exec -- torchrun --nproc-per-node 2 train.py --bf16
@@ -132,7 +130,6 @@ SHELLS = ("bash", "zsh", "fish", "man")
 
 
 def _estimate(parser: "Parser") -> None:
-    parser.usage = JOB_USAGE.format("estimate")
     parser.examples = """\
   vramtop estimate llama-3.1-8b --seq-len 4096 --lora 16 --bf16
   vramtop estimate job.toml --json
@@ -143,7 +140,6 @@ def _estimate(parser: "Parser") -> None:
 
 
 def _program(parser: "Parser") -> None:
-    parser.usage = JOB_USAGE.format("program")
     parser.examples = """\
   vramtop program llama-3.1-8b --lora --bf16
   vramtop program job.toml --out train.py
@@ -168,7 +164,6 @@ save_total_limit, logging_dir, report_to, inference_endpoint, inference_key, req
 
 
 def _preflight(parser: "Parser") -> None:
-    parser.usage = JOB_USAGE.format("preflight")
     parser.examples = """\
   vramtop preflight job.toml
   vramtop preflight -- accelerate launch train.py --bf16 --output_dir out

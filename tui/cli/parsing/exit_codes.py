@@ -84,14 +84,4 @@ OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
     },
     "completion": {ExitCode.DONE: "printed"},
 }
-"""By command; the dashboard is the empty name. ``OF_EVERY_COMMAND`` has those that are missing here."""
-OF_EVERY_COMMAND: Mapping[str, str] = {
-    "0": "The job fits; no check fails; done.",
-    "1": "The job does not fit; a check fails; it ran out of memory.",
-    "2": "Wrong input or usage.",
-    "3": "Unknown: no driver, no GPU, or an unknown setting; or the output cannot be written.",
-    "4": "Tight: the expected peak fits, the upper bound does not.",
-    "70": "Internal error.",
-    "128 + n": "Ended by signal n.",
-    "141": "The reader closed the output.",
-}
+"""By command; the dashboard is the empty name. What every command may end with is not here."""

@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unexpected: {' '.join(unknown)}{dashes}")
         name = flag.partition("=")[0]
         from ...job.flags.words import flag_names  # not at start-up
-        from .unknown_flag import meant_by
+        from .job_words import meant_by
 
         if dashes_follow and name.replace("_", "-") in flag_names():
             own = "a program has its own flags, in the command after --"

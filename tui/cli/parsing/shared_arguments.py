@@ -98,6 +98,7 @@ def add_described_job_arguments(parser: argparse.ArgumentParser) -> None:
     from ...job.flags.gpu_flags import GPU_TYPE_FLAGS, GpuAction, GpuCountAction, GpuTypeAction
     from ...job.flags.job_flags import add_job_arguments
 
+    parser.usage = JOB_USAGE.format(parser.prog.partition(" ")[2])
     group = parser.add_argument_group("machine (default: this one)")
     gpu = group.add_mutually_exclusive_group()
     text = "A GPU by its usual name: 4090, h100, a100-80gb, RTX 3090; 8xh100: eight of them."

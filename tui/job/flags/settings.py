@@ -12,7 +12,7 @@ from vramtop.estimator.job.job_file.changes import check_value, with_changes
 from vramtop.estimator.job.rules.strategies import HALF, STRATEGIES
 from vramtop.estimator.job.settled import USUAL_LORA_RANK
 
-from .familiar import FAMILIAR_FLAGS, IGNORED_FLAGS, FamiliarFlag
+from .familiar import FAMILIAR_FLAGS, IGNORED_FLAGS
 from .job_flags import job_flags, value_alone
 from .values import (
     AMP,
@@ -299,6 +299,7 @@ def _set_lengths(changes: dict[str, Any], values: Mapping[str, Any]) -> Iterator
         changes.setdefault("training.loss_length", values[COMPLETION])
 
 
+_FAMILIAR = {name: flag for flag in FAMILIAR_FLAGS for name in flag.names}
 _OTHER_NAMES = {
     "training.optimizer": optimizer,
     _PRECISION: precision,
@@ -320,7 +321,7 @@ def _read(flag: str, text: str) -> Mapping[str, Any]:
     if flag in IGNORED_FLAGS:
         return {}
     key = job_flags().get(flag)
-    reader = _OTHER_NAMES.get(key) or same_as(key) if key else _familiar(flag).settings
+    reader = _OTHER_NAMES.get(key) or same_as(key) if key else _FAMILIAR[flag].settings
     try:
         settings = reader(text or (value_alone(key) or "" if key else ""))
         for name, value in settings.items():
@@ -329,10 +330,6 @@ def _read(flag: str, text: str) -> Mapping[str, Any]:
     except InputError as error:
         raise InputError(f"{flag}: {error.message}") from None
     return settings
-
-
-def _familiar(flag: str) -> FamiliarFlag:
-    return next(each for each in FAMILIAR_FLAGS if flag in each.names)
 
 
 def _set_format(changes: dict[str, Any], found: dict[str, tuple[Any, str]]) -> None:
@@ -393,7 +390,7 @@ def _remarks(flags: Sequence[tuple[str, str]]) -> Iterator[str]:
     for flag, text in given.items():
         if flag in IGNORED_FLAGS or flag in job_flags() or text.lower() in ("false", "no", "off", "0"):
             continue
-        if remark := _familiar(flag).remark:
+        if remark := _FAMILIAR[flag].remark:
             yield f"{flag}: {remark}"
     ignored = [flag for flag in given if flag in IGNORED_FLAGS]
     if ignored:

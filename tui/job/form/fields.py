@@ -1,6 +1,7 @@
 """The settings of a job as fields: derived from ``Job``, parsed from what is typed, and put together again."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
@@ -110,9 +111,15 @@ def parse_text(field: JobField, text: str) -> Any:
     if field.key == LENGTH and text.lower().endswith(("k", "m")):
         return int(tokens(text)[LENGTH])
     if field.kind == "number":
-        return _number(field, text)
+        digits = text.replace("_", "").replace(",", "").replace(" ", "")
+        if not digits.isdecimal() or len(digits) > 9 or not int(digits):
+            raise InputError(f"{field.label} must be a whole number from 1 to 999,999,999, not {text!r}")
+        return int(digits)
     if field.kind == "share":
-        return _share(field, text)
+        with suppress(ValueError):
+            if 0 < (share := float(text)) <= 1:
+                return share
+        raise InputError(f"{field.label} must be a number above 0, at most 1, such as 0.9, not {text!r}")
     if not text:
         raise InputError(f"{field.label} is empty; type a value")
     if field.kind == "words" and text not in field.choices:
@@ -204,20 +211,3 @@ def make_field(key: str, kind: Any) -> JobField:
         alone = tuple(word for option in options if get_origin(option) is Literal for word in get_args(option))
         return JobField(key=key, label=label, kind="words", choices=alone, optional=type(None) in options)
     return JobField(key=key, label=label, kind="text")
-
-
-def _number(field: JobField, text: str) -> int:
-    digits = text.replace("_", "").replace(",", "").replace(" ", "")
-    if not digits.isdecimal() or len(digits) > 9 or not int(digits):
-        raise InputError(f"{field.label} must be a whole number from 1 to 999,999,999, not {text!r}")
-    return int(digits)
-
-
-def _share(field: JobField, text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
-        raise InputError(f"{field.label} must be a number above 0, at most 1, such as 0.9, not {text!r}")
-    return share

@@ -260,12 +260,6 @@ class JobForm(VerticalScroll):
         for row in self._rows:
             row.show_error(self.state[row.field.key].error)
 
-    def unfold(self, key: str) -> None:
-        """Show the field of this key, if it is folded."""
-        for group in self._groups:
-            if key in group.keys:
-                self.query_one(f"#{group.id}", GroupHeading).action_set(True)
-
     def compose(self) -> ComposeResult:
         """Yield missing settings, then those that were read, then the others; below headings."""
         yield from self._wanted().values()

@@ -34,6 +34,11 @@ def sharding_word(strategy: str) -> str:
     return _WORDS.get(strategy, strategy)
 
 
+def strategy_of(word: str) -> str:
+    """Return the strategy of a word."""
+    return next((name for name, known in _WORDS.items() if known == word), word)
+
+
 def shown_sharding(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the kind of sharding and the number of GPUs that the job's three values stand for."""
     shard, replicate = values[SHARD], values[REPLICATE]
@@ -41,28 +46,7 @@ def shown_sharding(values: Mapping[str, Any]) -> dict[str, Any]:
     return {SHARDING: None if values[STRATEGY] is None else sharding_word(values[STRATEGY]), GPUS: gpus}
 
 
-_NONE, _COPIES = "none", "ddp"
-
-
-def with_sharding(word: str, *, gpus: int, usual_gpus: int) -> dict[str, Any]:
-    """Return the job's values for another kind of sharding; from one GPU it goes to the usual number.
-
-    Args:
-        word: the kind.
-        gpus: their number until now.
-        usual_gpus: number of GPUs that the machine has.
-    """
-    strategy = next((name for name, known in _WORDS.items() if known == word), word)
-    if strategy == _NONE:
-        return _values(_NONE, 1)
-    return _values(strategy, gpus if gpus > 1 else max(2, usual_gpus))
-
-
-def with_gpus(count: int, *, strategy: str) -> dict[str, Any]:
-    """Return the job's values for another number of GPUs; several GPUs without sharding hold copies (DDP)."""
-    return _values(_COPIES if strategy == _NONE and count > 1 else strategy, count)
-
-
-def _values(strategy: str, gpus: int) -> dict[str, Any]:
-    copies = strategy in (_NONE, _COPIES)
+def sharding_values(strategy: str, gpus: int) -> dict[str, Any]:
+    """Return the job's three values for a strategy over so many GPUs."""
+    copies = strategy in ("none", "ddp")
     return {STRATEGY: strategy, SHARD: 1 if copies else gpus, REPLICATE: gpus if copies else 1}

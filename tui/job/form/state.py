@@ -31,7 +31,16 @@ from .fields import (
     shown_fields,
     value_text,
 )
-from .sharding import GPUS, SHARDING, SHARDING_KEYS, STRATEGY, sharding_words, shown_sharding, with_gpus, with_sharding
+from .sharding import (
+    GPUS,
+    SHARDING,
+    SHARDING_KEYS,
+    STRATEGY,
+    sharding_values,
+    sharding_words,
+    shown_sharding,
+    strategy_of,
+)
 
 _QUANTIZATION, _PREPARATION = "lora.quantization", "lora.kbit_preparation"
 _CHECKPOINTING = "training.activation_checkpointing"
@@ -293,12 +302,18 @@ class FormState:
         return self._read_model is not None and self.names_another_model
 
     def _take_sharding(self, key: str) -> tuple[str, ...]:
-        """Set the job's keys for the sharding and the GPUs that the user has chosen; return those that change."""
-        strategy, before = self._states[STRATEGY].value or "none", shown_sharding(self._values_of(SHARDING_KEYS))
+        """Set the job's keys for the sharding and the GPUs that the user has chosen; return those that change.
+
+        From one GPU, sharding goes to the usual number; several GPUs without sharding hold copies (DDP).
+        """
         if key == SHARDING:
-            values = with_sharding(self[SHARDING].value, gpus=before[GPUS] or 1, usual_gpus=self.usual_gpus)
+            strategy = strategy_of(self[SHARDING].value)
+            before = shown_sharding(self._values_of(SHARDING_KEYS))[GPUS] or 1
+            gpus = 1 if strategy == "none" else before if before > 1 else max(2, self.usual_gpus)
         else:
-            values = with_gpus(self[GPUS].value, strategy=strategy)
+            strategy, gpus = self._states[STRATEGY].value or "none", self[GPUS].value
+            strategy = "ddp" if strategy == "none" and gpus > 1 else strategy
+        values = sharding_values(strategy, gpus)
         changed = tuple(each for each, value in values.items() if self._states[each].value != value)
         for each in changed:
             self._states[each].set(values[each])

@@ -176,10 +176,6 @@ class RankTable(RowTable[RankRow], can_focus=True):
         cells = row.cells
         return [cells[column.name] for column in self._columns]
 
-    def signs_of(self, row: RankRow) -> str:  # noqa: ARG002 - no rank has a sign
-        """Return nothing: the first column begins at the left."""
-        return ""
-
     def move_cursor(self, *, row: int) -> None:
         """Put the cursor on another rank, and report that."""
         super().move_cursor(row=row)

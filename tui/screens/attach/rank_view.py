@@ -13,7 +13,6 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.causes.divergence import Divergence
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import ProcessRow
-from vramtop.monitor.board.comparison import Comparison
 from vramtop.monitor.probe.probe_reader import STALE_SECONDS
 
 from ...draw.bars import BarSegment, Cell, draw_bar, split_beyond
@@ -72,12 +71,10 @@ class RankView(VerticalScroll):
     RankView RunGraph { height: 45%; min-height: 9; max-height: 24; margin: 1 0 0 0; }
     """
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
-        super().__init__(id=id)
-        self._redraw: partial[None] | None = None
-        self._span: int | None = None
-        """Index in ``SPANS`` that the user has chosen; None: the default for the run."""
-        self._default_span = 1
+    _redraw: partial[None] | None = None
+    _span: int | None = None
+    """Index in ``SPANS`` that the user has chosen; None: the default for the run."""
+    _default_span = 1
 
     def compose(self) -> ComposeResult:
         """The bars, the graph, the divergence, and the budget."""
@@ -274,17 +271,12 @@ def _status_line(row: ProcessRow, now: float) -> Content:
     phase = f" · {named}" if named else ""
     since = next((mark.time for mark in reversed(row.phase_starts) if mark.phase == comparison.phase), None)
     phase += f" for {format_duration(max(0.0, now - since))}" if phase and since is not None else ""
-    return Content.assemble(status, f"{difference}{phase} · {comparison.sentence} · {_high_water(comparison)}")
-
-
-def _high_water(comparison: Comparison) -> str:
-    """Return the maximum that a process has held, and who measured it: ``most 60.6 (seen every 1.0 s)``."""
-    high = comparison.peak_usage
-    if high is None:
-        return "most n/a"
-    interval = "" if high.interval_seconds is None else f" every {high.interval_seconds:.1f} s"
-    how = {"probe": "by torch's counters", "accounting": "by the driver", "seen": f"seen{interval}"}[high.source]
-    return f"most {format_gib(high.size_bytes)} ({how})"
+    high, most = comparison.peak_usage, "n/a"  # who measured it is told: most 60.6 (seen every 1.0 s)
+    if high is not None:
+        interval = "" if high.interval_seconds is None else f" every {high.interval_seconds:.1f} s"
+        how = {"probe": "by torch's counters", "accounting": "by the driver", "seen": f"seen{interval}"}[high.source]
+        most = f"{format_gib(high.size_bytes)} ({how})"
+    return Content.assemble(status, f"{difference}{phase} · {comparison.sentence} · most {most}")
 
 
 def divergence_content(divergence: Divergence) -> Content:

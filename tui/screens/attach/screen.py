@@ -1,6 +1,6 @@
 """The attach screen: from a running process to its job, with evidence for each setting, and on to its budget."""
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -54,20 +54,6 @@ if TYPE_CHECKING:
     from vramtop.estimator.causes.divergence import Divergence
     from vramtop.estimator.trace.own_program import WhatRuns
     from vramtop.monitor.attach.rehearse_run import RunProgram
-
-
-def find_run(board: Board | None, keys: Sequence[ProcessKey]) -> RunRow | None:
-    """Return the followed run that these processes belong to."""
-    runs = board.runs if board else ()
-    return next((run for run in runs if not set(keys).isdisjoint(run.pids)), None)
-
-
-def run_rows(board: Board | None, keys: Sequence[ProcessKey]) -> tuple[ProcessRow, ...]:
-    """Return the processes of a run on their GPUs, including ended ones."""
-    run = find_run(board, keys)
-    if run is not None:
-        return run.rows
-    return tuple(row for row in (board.processes if board else ()) if row.process.key in keys)
 
 
 def is_only_in_recording(board: Board | None, pid: int) -> bool:
@@ -404,7 +390,9 @@ class AttachScreen(Screen[None]):
 
     @property
     def _shown_run(self) -> RunRow | None:
-        return find_run(self._board, self._keys)
+        """The followed run that the processes belong to."""
+        runs = self._board.runs if self._board else ()
+        return next((run for run in runs if not set(self._keys).isdisjoint(run.pids)), None)
 
     def _read(self, pid: int, start_time: float | None, *, recall: bool = True) -> None:
         self._pid = pid
@@ -548,7 +536,8 @@ class AttachScreen(Screen[None]):
         board, attachment = self._board, self._attachment
         keys = self._keys = with_start_times(board, self._keys)
         self.show_feed()
-        rows = self._on_gpus = run_rows(board, keys)
+        run, processes = self._shown_run, board.processes if board else ()
+        rows = self._on_gpus = run.rows if run else tuple(row for row in processes if row.process.key in keys)
         self._missing = NOT_ON_GPU_YET if rows else missing_reason(board, keys, self._watchlist.is_running)
         reading = "" if self.has_class("-unreadable") else "… reading "
         header = Content.styled(f"{reading}process {keys[0][0]}", MUTED)

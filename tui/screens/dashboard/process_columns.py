@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, format_gib
 from vramtop.monitor.host.known_programs import kind_label
-from vramtop.monitor.snapshot.demand import DRIVER_FIGURES, Demand, ProcessFigure
+from vramtop.monitor.snapshot.demand import DRIVER_FIGURES, ProcessFigure
 from vramtop.monitor.snapshot.figures import FIRST_SAMPLE
 from vramtop.monitor.snapshot.gpu_list import gpu_list
 
@@ -65,16 +65,6 @@ class ProcessColumn(Column):
     """Returns the cell of a group of several rows."""
 
 
-def is_figure(name: ColumnName) -> bool:
-    """Return True for a column of a figure that is read only while it is shown."""
-    return name in _FIGURES
-
-
-def figure_demand(columns: Iterable[ColumnName]) -> Demand:
-    """Return what readings are to contain for a table that shows these columns."""
-    return Demand(process_figures=frozenset(_FIGURES[name] for name in columns if name in _FIGURES))
-
-
 def figure_order(figure: ProcessFigure, rows: Iterable[ProcessRow]) -> tuple[bool, float]:
     """Return the sort key of a process or a group by a figure: the highest first, unknown last."""
     value, _ = _total(figure, rows)
@@ -86,12 +76,6 @@ PROCESS_COLUMNS: tuple[ColumnName, ...] = (
     *("BW %", "DIFF", "BUDGET"),
 )
 """Columns of the view of single processes unless the user chooses: those of other monitors, before the budget's."""
-
-
-def default_columns() -> tuple[ColumnName, ...]:
-    """Return the columns that are shown unless the user chooses, the most important first."""
-    shown = (column for column in COLUMNS if column.is_default)
-    return tuple(column.name for column in sorted(shown, key=lambda column: column.importance))
 
 
 def columns_for(
@@ -115,7 +99,7 @@ def columns_for(
     """
     least = widths or {}
     columns = {column.name: column for column in COLUMNS if groups or not column.of_groups}
-    named = sorted(filter(columns.get, wanted or default_columns()), key=lambda name: name in empty)
+    named = sorted(filter(columns.get, wanted or DEFAULT_COLUMNS), key=lambda name: name in empty)
     places = {name: place for place, name in enumerate(named)}
     chosen = [
         replace(column, width=max(column.width, least.get(name, 0)), importance=places[name])
@@ -239,7 +223,12 @@ def group_status(group: ProcessGroup) -> CellText:
         return CellText("! old figure", "over")
     worst = worst_row(group.rows)
     if worst is None:
-        return _common_reason([_reason(row) for row in group.rows])
+        reasons = [_reason(row) for row in group.rows]
+        counts = Counter(reason for reason in reasons if not reason.endswith("…"))
+        if not counts:  # all are being read
+            return CellText(reasons[0], "muted")
+        words, most = counts.most_common(1)[0]  # … says that others have another reason, or are being read
+        return CellText(shorten(words if most == len(reasons) else f"{words} …", _STATUS_WIDTH), "muted")
     rank = severity_rank(worst)
     compared = [row for row in group.rows if row.comparison]
     count = sum(severity_rank(row) == rank for row in compared)
@@ -247,15 +236,6 @@ def group_status(group: ProcessGroup) -> CellText:
     counted = f"{status} {count}/{len(compared)}"
     fits = count < len(compared) and len(counted) <= _STATUS_WIDTH
     return CellText(counted if fits else status, status_tone(worst))
-
-
-def _common_reason(reasons: Sequence[str]) -> CellText:
-    """Return why the most of a group have no budget; ``…`` says that others have another reason, or are being read."""
-    counts = Counter(reason for reason in reasons if not reason.endswith("…"))
-    if not counts:
-        return CellText(reasons[0], "muted")
-    words, count = counts.most_common(1)[0]
-    return CellText(shorten(words if count == len(reasons) else f"{words} …", _STATUS_WIDTH), "muted")
 
 
 def _group_command(group: ProcessGroup) -> str:
@@ -383,7 +363,8 @@ _FIGURE_COLUMNS = (
     _figure_column("RAM GiB", "rss_bytes", width=7, importance=44),
     _figure_column("THR", "threads", width=5, importance=45),
 )
-_FIGURES: dict[ColumnName, ProcessFigure] = {column.name: column.figure for column in _FIGURE_COLUMNS if column.figure}
+FIGURES: dict[ColumnName, ProcessFigure] = {column.name: column.figure for column in _FIGURE_COLUMNS if column.figure}
+"""The figure of each column that shows one, which is read only while it does."""
 _NOTHING = CellText("")
 COLUMNS = (
     ProcessColumn(
@@ -440,3 +421,5 @@ COLUMNS = (
     ),
 )  # fmt: skip
 """In the order in which they are shown."""
+DEFAULT_COLUMNS = tuple(each.name for each in sorted(COLUMNS, key=lambda each: each.importance) if each.is_default)
+"""Those that are shown unless the user chooses, the most important first."""

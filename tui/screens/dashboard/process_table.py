@@ -23,14 +23,13 @@ from ...widgets.content_lines import StaticLines
 from ...widgets.row_table import FOLD_SIGNS, MARGIN, ROW_BINDINGS, Column, RowTable
 from ..base import BoardApp
 from .process_columns import (
+    DEFAULT_COLUMNS,
+    FIGURES,
     PROCESS_COLUMNS,
     ColumnName,
     ProcessColumn,
     columns_for,
     columns_named,
-    default_columns,
-    figure_demand,
-    is_figure,
 )
 from .process_rows import SORTED_BY, SortKey, TableRow, position_of
 from .table_view import VIEWS, TableView, ViewName
@@ -111,7 +110,7 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
     @property
     def demand(self) -> Demand:
         """The figures that its columns show."""
-        return figure_demand(self.columns)
+        return Demand(process_figures=frozenset(FIGURES[name] for name in self.columns if name in FIGURES))
 
     def show_board(self, board: Board, *, width: int) -> None:
         """Show the board's processes in a table of this width."""
@@ -186,18 +185,18 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         """Make the rows and choose the columns again."""
         view, gap = self._view, 1 if self._board_width < _NARROW else 2
         rows = view.rows(words=self.filter_words, by=self.sort_key)
-        usual = PROCESS_COLUMNS if view.name == "processes" else default_columns()
+        usual = PROCESS_COLUMNS if view.name == "processes" else DEFAULT_COLUMNS
         wanted, hosts = self._wanted or usual, view.host_width
         columns = columns_for(
             self._board_width - self.scrollbar_size_vertical - MARGIN - (hosts and hosts + gap),
             gap,
             widths=view.widths(rows),
             groups=view.has_groups,
-            wanted=[name for name in wanted if not is_figure(name)] if hosts else wanted,
+            wanted=[name for name in wanted if name not in FIGURES] if hosts else wanted,
             empty=view.empty_columns if tuple(wanted) == usual else (),
         )
         sorted_by = SORTED_BY[self.sort_key]
-        if is_figure(sorted_by) and all(column.name != sorted_by for column in columns) and self._board_width:
+        if sorted_by in FIGURES and all(column.name != sorted_by for column in columns) and self._board_width:
             self.sort_key = "STATUS"
             rows = view.rows(words=self.filter_words, by=self.sort_key)
         self.show_rows(rows, [Column(name="HOST", width=hosts), *columns] if hosts else columns, gap)

@@ -25,13 +25,13 @@ from ...keys import bind, shown_key
 from ...widgets.content_lines import StaticLines
 from ...widgets.keys_line import KeysLine
 from ..base import FilterField, is_view_only
-from ..registry import screen_bindings
+from ..registry import SCREENS
 from .gpu_panel import GpuPanel
 from .gpu_rows import GpuRows, gpu_name_width, gpu_row_titles, names_jobs, shows_hardware, stale_seconds
 from .header_text import header_line, host_line, needed_height, notices, summary_line
 from .layout import DashboardLayout, PanelShape, framed_panels, plan_layout
 from .process_table import PROCESS_KEYS, ProcessTable, ProcessTableScreen
-from .table_view import view_named
+from .table_view import VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 DASHBOARD_KEYS: list[BindingType] = [
-    *screen_bindings(),
+    *(bind(f"dashboard.{each.name}", f"app.open_screen('{each.name}')", each.label) for each in SCREENS),
     bind("list.filter", "filter", "Filter", help_text="filter the processes: pid, user, command, job, status, gpu3"),
     *PROCESS_KEYS,
     bind("dashboard.record", "app.record"),
@@ -95,7 +95,7 @@ class DashboardScreen(ProcessTableScreen):
         yield StaticLines(id="titles")
         yield GpuRows(id="rows")
         yield GpuPanel(id="open")
-        yield PendingList(id="pending")
+        yield StaticLines(id="pending")
         yield FilterField("filter: pid, user, command, job, status, gpu3")
         yield StaticLines(id="note")
         yield ProcessTable(id="processes")
@@ -104,7 +104,8 @@ class DashboardScreen(ProcessTableScreen):
 
     def on_mount(self) -> None:
         """Draw the board, if there is one already."""
-        self.set_up_table(view_named(self.app.settings.get(VIEW)))
+        wanted = self.app.settings.get(VIEW)
+        self.set_up_table(next((view for view in VIEWS if view == wanted), VIEWS[0]))
         if self.app.board:
             self.show_board(self.app.board)
         else:
@@ -151,9 +152,9 @@ class DashboardScreen(ProcessTableScreen):
                 hosts=board.sums is not None,
             )
             self._show_gpus(board, layout, width, feed)
-            self.query_one(PendingList).show_pending(
-                board.pending, width=width - 2, height=layout.pending_height, now=board.snapshot.time
-            )
+            now, asks = board.snapshot.time, not is_view_only(self)
+            pending = pending_lines(board.pending, width - 2, layout.pending_height, now, asks=asks)
+            self.query_one("#pending", StaticLines).show_if_any(pending)
             self.show_table_note()
             legend = self.query_one("#legend", StaticLines)
             legend.show_if_any([legend_line(width - 2)] if layout.legend else [])
@@ -187,10 +188,6 @@ class DashboardScreen(ProcessTableScreen):
             self._selected = self.app.board.displayed_gpus[event.position].reading.key, event.position
         self._draw()
 
-    @on(GpuRows.Opened)
-    def _open_gpu(self, event: GpuRows.Opened) -> None:
-        self.app.show_gpu(event.row.reading.key)
-
     @on(Input.Changed, "#filter")
     def _filter(self, event: Input.Changed) -> None:
         self.table.filter_by(event.value)
@@ -202,10 +199,6 @@ class DashboardScreen(ProcessTableScreen):
             self.query_one("#filter").display = False
             self.refresh_bindings()
         self.table.focus()
-
-    @on(ProcessTable.Opened)
-    def _show_details(self, event: ProcessTable.Opened) -> None:
-        self.app.show_process(event.row)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Offer only keys that do something; if no process can be terminated, k says why."""
@@ -246,7 +239,7 @@ class DashboardScreen(ProcessTableScreen):
             return
         jobs = app.watchlist.pending()
         if jobs:
-            place = Offset(1, self.query_one(PendingList).region.bottom)
+            place = Offset(1, self.query_one("#pending").region.bottom)
 
             def unpin(job: Job) -> None:
                 app.watchlist.remove_pending(job)
@@ -335,17 +328,21 @@ class DashboardScreen(ProcessTableScreen):
         return worst.index(min(worst)) if worst else 0
 
 
-class PendingList(StaticLines):
-    """One line for each pending job, as many as there is room for."""
+def pending_lines(rows: Sequence[PendingRow], width: int, height: int, now: float, *, asks: bool) -> list[Content]:
+    """Return one line for each pending job, at most ``height``; the last one counts those that do not fit in.
 
-    def show_pending(self, rows: Sequence[PendingRow], *, width: int, height: int, now: float) -> None:
-        """Show these jobs in ``height`` lines; the last line counts those that do not fit in."""
-        shown = list(rows) if len(rows) <= height else list(rows[: max(0, height - 1)])
-        asks = not is_view_only(self)
-        lines = [pending_line(row, width, now, asks=asks) for row in shown]
-        if len(rows) > len(shown):
-            lines.append(Content.styled(f"pending … and {len(rows) - len(shown)} more", MUTED))
-        self.show_if_any(lines[:height])
+    Args:
+        rows: the jobs.
+        width: in cells.
+        height: most lines.
+        now: Unix seconds.
+        asks: see ``pending_line``.
+    """
+    shown = list(rows) if len(rows) <= height else list(rows[: max(0, height - 1)])
+    lines = [pending_line(row, width, now, asks=asks) for row in shown]
+    if len(rows) > len(shown):
+        lines.append(Content.styled(f"pending … and {len(rows) - len(shown)} more", MUTED))
+    return lines[:height]
 
 
 _HIGHLIGHT_SECONDS = 60.0

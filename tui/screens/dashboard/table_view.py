@@ -37,11 +37,6 @@ _MAX_HOST_WIDTH = 20
 """Longer names of hosts are cut."""
 
 
-def view_named(name: object) -> ViewName:
-    """Return the view of this name; the first one if there is none."""
-    return next((view for view in VIEWS if view == name), VIEWS[0])
-
-
 class TableView:
     """The rows of one board in the chosen view. Runs stay unfolded over boards."""
 

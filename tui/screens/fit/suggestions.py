@@ -121,15 +121,13 @@ class Suggestions(StaticLines, can_focus=True):
 
         suggestion: Suggestion
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
-        super().__init__(id=id)
-        self.suggestions: tuple[Suggestion, ...] = ()
-        """The suggestions that are shown."""
-        self._width = 0
-        self._outdated = False
-        self._cursor = 0
-        self._contents: list[Content] = []
-        """The heading, and one text per suggestion, of one or more lines."""
+    suggestions: tuple[Suggestion, ...] = ()
+    """The suggestions that are shown."""
+    _width = 0
+    _outdated = False
+    _cursor = 0
+    _contents: Sequence[Content] = ()
+    """The heading, and one text per suggestion, of one or more lines."""
 
     def show_suggestions(self, suggestions: Sequence[Suggestion], *, width: int, outdated: bool = False) -> None:
         """Show these suggestions as a table.

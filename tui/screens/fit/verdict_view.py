@@ -51,23 +51,21 @@ class VerdictView(VerticalScroll):
     VerdictView #largest { display: none; color: $text-muted; }
     """
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
-        super().__init__(id=id)
-        self.budget: Budget | None = None
-        """The latest budget; the last valid one while the settings are invalid."""
-        self.advice: Advice | None = None
-        """The latest advice; it may be for an earlier budget."""
-        self.problem: str | None = None
-        """Why the settings are invalid."""
-        self._replaced: Budget | None = None
-        """The quick budget that a refined one has replaced."""
-        self._capacity = Capacity()
-        self._refining = False
-        self._not_refined: str | None = None
-        """Why the quick figure is the last one."""
-        self.notes: tuple[str, ...] = ()
-        """Warnings that are shown before the budget's own."""
-        self.offer = ""
+    budget: Budget | None = None
+    """The latest budget; the last valid one while the settings are invalid."""
+    advice: Advice | None = None
+    """The latest advice; it may be for an earlier budget."""
+    problem: str | None = None
+    """Why the settings are invalid."""
+    _replaced: Budget | None = None
+    """The quick budget that a refined one has replaced."""
+    _capacity = Capacity()
+    _refining = False
+    _not_refined: str | None = None
+    """Why the quick figure is the last one."""
+    notes: tuple[str, ...] = ()
+    """Warnings that are shown before the budget's own."""
+    offer = ""
 
     @property
     def is_invalid(self) -> bool:

@@ -3,7 +3,6 @@
 import time
 from typing import ClassVar
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -126,10 +125,6 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
         self._key = board.displayed_gpus[(self._position + by) % len(board.displayed_gpus)].reading.key
         self.show_board(board)
         self.app.update_demand()
-
-    @on(ProcessTable.Opened)
-    def _open_process(self, event: ProcessTable.Opened) -> None:
-        self.app.show_process(event.row)
 
     def show_feed(self) -> None:
         """Draw the age of the readings."""

@@ -204,6 +204,8 @@ def open_pending_preflight(app: BoardApp) -> None:
 def _check_rows(progress: PreflightProgress, *, width: int, now: float) -> list[Content]:
     """Return a row for each check: in order while some still run, failures first when all are done.
 
+    A running check says what it waits for, and its time limit.
+
     Args:
         progress: the outcomes so far.
         width: cells of a line.
@@ -215,10 +217,16 @@ def _check_rows(progress: PreflightProgress, *, width: int, now: float) -> list[
     rows: list[Content] = []
     for check in progress.checks:
         outcome = progress.outcomes.get(check.name)
-        if outcome is None:
-            rows.append(_running_row(check, progress, name_width, width, now))
-        else:
+        if outcome is not None:
             rows += _row(outcome, name_width, width)
+            continue
+        state = "waits for the machine's reading"
+        if progress.context is not None:
+            passed = max(0.0, now - progress.started_at)
+            state = f"{passed:.0f} of {check.timeout_seconds:.0f} s: waits for {check.waits_for}"
+        text = shorten(state, max(0, width - MARK_WIDTH - name_width - 4))
+        name = f"  {check.name:<{name_width}}  "
+        rows.append(Content.assemble(painted(CHECK_RUNNING, _head(CHECK_RUNNING)), name, (text, MUTED)))
     return rows
 
 
@@ -244,18 +252,6 @@ def _row(outcome: CheckResult, name_width: int, width: int) -> list[Content]:
         head = Content.assemble(painted(mark, _head(mark)), (f"  {outcome.name:<{name_width}}  {found[0]}", MUTED))
     rest = [Content.styled(" " * margin + line, MUTED if outcome.status == "skipped" else "") for line in found[1:]]
     return [head, *rest, *(Content.styled(" " * margin + line, "italic") for line in advice)]
-
-
-def _running_row(check: Check, progress: PreflightProgress, name_width: int, width: int, now: float) -> Content:
-    """Return the row of a running check: what it waits for, and its time limit."""
-    state = "waits for the machine's reading"
-    if progress.context is not None:
-        state = (
-            f"{max(0.0, now - progress.started_at):.0f} of {check.timeout_seconds:.0f} s: waits for {check.waits_for}"
-        )
-    text = shorten(state, max(0, width - MARK_WIDTH - name_width - 4))
-    name = f"  {check.name:<{name_width}}  "
-    return Content.assemble(painted(CHECK_RUNNING, _head(CHECK_RUNNING)), name, (text, MUTED))
 
 
 def _head(mark: Mark) -> str:
@@ -296,10 +292,8 @@ class PreflightMark(StaticLines):
 
     DEFAULT_CSS = "PreflightMark { height: 1; pointer: pointer; text-overflow: ellipsis; }"
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
-        super().__init__(id=id)
-        self._progress: PreflightProgress | None = None
-        self._checked_job: Job | None = None
+    _progress: PreflightProgress | None = None
+    _checked_job: Job | None = None
 
     def on_mount(self) -> None:
         """Show that preflight has not run."""

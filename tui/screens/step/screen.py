@@ -9,7 +9,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
 
-from vramtop.estimator.budget import Budget, LargeTensor
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.estimation import UNTRACED, why_untraced
 
@@ -224,19 +224,18 @@ def tensor_lines(budget: Budget, *, width: int) -> list[Content]:
     share = sum(tensor.bytes for tensor in budget.largest) / max(1, budget.peak.allocated_bytes)
     percent = f"{100 * share:.0f} %"
     head = f"The {len(budget.largest)} largest tensors at the peak, in the {budget.peak.phase}: {percent} of it"
-    return [Content.styled(head, "bold"), *(_tensor_line(tensor, width) for tensor in budget.largest)]
-
-
-def _tensor_line(tensor: LargeTensor, width: int) -> Content:
-    mark = COMPONENTS[tensor.component]
-    ((letter, size, module, dtype, shape),) = tensor_rows((tensor,))
-    word = f"{mark.word:<16}{size:>7}" if width >= _TENSOR_TABLE_WIDE_COLUMNS else f"{size:>7}"
-    tail = f"{dtype:<9} {shape}"
-    room = max(12, width - 4 - len(word) - 30)
-    if tensor.line:
-        room = (room - 2) // 2
-        word += f"  {shortened(line_text(tensor.own_line or tensor.line), room):<{room}}"
-    line = Content.assemble(
-        (letter, on_colour(mark.colour)), f" {word}  {shortened(module, room):<{room}}  ", (tail, "dim")
-    )
-    return line.truncate(width, ellipsis=True)
+    lines = [Content.styled(head, "bold")]
+    for tensor in budget.largest:
+        mark = COMPONENTS[tensor.component]
+        ((letter, size, module, dtype, shape),) = tensor_rows((tensor,))
+        word = f"{mark.word:<16}{size:>7}" if width >= _TENSOR_TABLE_WIDE_COLUMNS else f"{size:>7}"
+        tail = f"{dtype:<9} {shape}"
+        room = max(12, width - 4 - len(word) - 30)
+        if tensor.line:
+            room = (room - 2) // 2
+            word += f"  {shortened(line_text(tensor.own_line or tensor.line), room):<{room}}"
+        line = Content.assemble(
+            (letter, on_colour(mark.colour)), f" {word}  {shortened(module, room):<{room}}  ", (tail, "dim")
+        )
+        lines.append(line.truncate(width, ellipsis=True))
+    return lines

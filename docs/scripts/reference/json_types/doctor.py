@@ -12,7 +12,7 @@ from vramtop.monitor.doctor.facts import (
     SystemFacts,
 )
 from vramtop.monitor.doctor.issues import Issue
-from vramtop.tui.tty.terminal_facts import TerminalFacts
+from vramtop.tui.cli.commands.doctor import TerminalFacts
 
 from .versioned import Versioned
 

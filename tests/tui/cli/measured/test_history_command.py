@@ -13,8 +13,8 @@ from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.job_file.load_and_save import save_job
 from vramtop.monitor.history import new_measurement
 from vramtop.monitor.history.history import History
+from vramtop.tui.cli.commands.history import history_lines
 from vramtop.tui.draw.text_output import TextOutput
-from vramtop.tui.reports.history_text import history_lines
 
 TARGET = job(micro_batch=8)
 

@@ -10,7 +10,7 @@ from waiting import until_shown
 
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel, Training
 from vramtop.tui.job.form.field_row import FieldRow
-from vramtop.tui.job.form.job_form import JobForm
+from vramtop.tui.job.form.job_form import GroupHeading, JobForm
 from vramtop.tui.job.form.model_input import ModelInput
 from vramtop.tui.widgets.choice import Choice
 
@@ -79,7 +79,7 @@ async def test_the_choice_of_sharding_and_the_number_of_gpus_follow_each_other()
         screen.query_one("#row-sharding Choice", Choice).value = "FSDP"
         await until_shown(pilot, lambda: screen.query_one("#row-gpus Input", Input).value == "16")
         await until_shown(pilot, lambda: screen.form.job == Job(parallel=Parallel(strategy="fsdp2", data_shard=16)))
-        screen.form.unfold("parallel.tensor")
+        screen.query_one("#group-parallelism", GroupHeading).action_set(True)
         await until_shown(pilot, lambda: bool(screen.query("#row-parallel-data_shard Input")))
         assert screen.query_one("#row-parallel-data_shard Input", Input).value == "16"
 
@@ -87,7 +87,7 @@ async def test_the_choice_of_sharding_and_the_number_of_gpus_follow_each_other()
 async def test_a_class_that_a_filled_in_job_names_is_among_the_choices():
     screen = FormScreen(Job())
     async with ScreenHost(screen).run_test(size=(60, 40)) as pilot:
-        screen.form.unfold("training.optimizer")
+        screen.query_one("#group-optimizer-and-memory", GroupHeading).action_set(True)
         await until_shown(pilot, lambda: bool(screen.query("#row-training-optimizer Choice")))
         choice = screen.query_one("#row-training-optimizer Choice", Choice)
         before = choice.value

@@ -14,7 +14,7 @@ from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessFig
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.draw.palette import STATUSES
-from vramtop.tui.screens.dashboard.process_columns import columns_for, columns_named, default_columns, without_folder
+from vramtop.tui.screens.dashboard.process_columns import DEFAULT_COLUMNS, columns_for, columns_named, without_folder
 from vramtop.tui.screens.dashboard.process_rows import SORTED_BY, in_order, matching, table_rows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.table_view import TableView
@@ -252,4 +252,4 @@ def test_where_a_process_runs_is_a_column_to_choose():
     assert texts(board_of_ranks(gpus), "runs")[2]["RUNS IN"] == job
     other = [gpus[0], make_gpu(1, [replace(ranks[1], runs_in="pod research/sft-1")])]
     assert texts(board_of_ranks(other), "runs")[2]["RUNS IN"] == f"{job} …"
-    assert "RUNS IN" not in default_columns()
+    assert "RUNS IN" not in DEFAULT_COLUMNS
