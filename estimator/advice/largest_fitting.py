@@ -60,30 +60,21 @@ def find_largest(job: Job, fits: Callable[[Job], bool], *, max_positions: int | 
 def _last_fitting(values: Sequence[int], fits: Callable[[int], bool], own: int) -> int | None:
     """Return the last value that fits if all before it do.
 
-    The search starts from the job's own value if that fits, otherwise from the first one.
+    The search goes up in doubling steps from the job's own value if that fits, otherwise from the first one, and then
+    bisects the last step.
     """
-    start = next((at for at in (values.index(own) if own in values else 0, 0) if fits(values[at])), None)
-    if start is None:
+    low = next((at for at in (values.index(own) if own in values else 0, 0) if fits(values[at])), None)
+    if low is None:
         return None
-    low, high = _doubled(lambda at: fits(values[at]), start, len(values))
-    return values[_bisected(lambda at: fits(values[at]), low, high)]
-
-
-def _doubled(fits: Callable[[int], bool], low: int, end: int) -> tuple[int, int]:
-    """Return the last index that fits of those at doubling distances from one that does, and the next of them."""
     step = 1
-    while low + step < end and fits(low + step):
+    while low + step < len(values) and fits(values[low + step]):
         low += step
         step *= 2
-    return low, min(low + step, end)
-
-
-def _bisected(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the largest index that fits, by bisection between one that fits and one that does not."""
+    high = min(low + step, len(values))
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+        low, high = (middle, high) if fits(values[middle]) else (low, middle)
+    return values[low]
 
 
 def _lengths(max_positions: int | None) -> list[int]:

@@ -111,7 +111,10 @@ class SuggestionSearch:
 
         If there are none, those with which the job takes the least memory.
         """
-        found = _without_repetitions(found)
+        first: dict[object, Suggestion] = {}
+        for suggestion in found:  # others change the same settings in another order
+            first.setdefault(tuple(sorted((key, repr(value)) for key, value in suggestion.changes.items())), suggestion)
+        found = list(first.values())
         fitting = _without_redundant([s for s in found if s.verdict == "fits"])
         fitting.sort(key=lambda s: (s.cost, len(s.parts), s.budget.peak.device_bytes))
         wanted = most - len(fitting)
@@ -178,14 +181,6 @@ def cost_of(parts: tuple[Change, ...]) -> float:
 
 def _kinds(parts: tuple[Change, ...]) -> tuple[str, ...]:
     return tuple(sorted(part.kind for part in parts))
-
-
-def _without_repetitions(found: Sequence[Suggestion]) -> list[Suggestion]:
-    """Return the suggestions without those that change the same settings in another order."""
-    first: dict[object, Suggestion] = {}
-    for suggestion in found:
-        first.setdefault(tuple(sorted((key, repr(value)) for key, value in suggestion.changes.items())), suggestion)
-    return list(first.values())
 
 
 def _without_redundant(found: Sequence[Suggestion]) -> list[Suggestion]:

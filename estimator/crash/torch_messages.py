@@ -74,7 +74,11 @@ def _allocator_message(text: str) -> OutOfMemory | None:
     ]
     process = figures["process"] or None  # 0 bytes: NVML could not attribute them, as in a container
     if process is None and allocated is not None and unallocated is not None:
-        process, others = _own_process(others, allocated + unallocated)
+        # in a container its pid differs from the one that the driver knows, so that torch lists it as another process
+        large = [other for other in others if other.used_bytes >= allocated + unallocated]
+        if len(large) == 1:
+            process = large[0].used_bytes
+            others.remove(large[0])
     return OutOfMemory(
         backend=head[1].upper() if len(head[1]) <= 4 else head[1],
         gpu=int(device[1]) if device and device[1] else None,
@@ -88,17 +92,6 @@ def _allocator_message(text: str) -> OutOfMemory | None:
         allowed_bytes=figures["allowed"],
         others=tuple(others),
     )
-
-
-def _own_process(others: list[OtherProcess], reserved: int) -> tuple[int | None, list[OtherProcess]]:
-    """Return what the process itself holds, and the others.
-
-    In a container its pid differs from the one that the driver knows, so that torch lists it as another process.
-    """
-    large = [other for other in others if other.used_bytes >= reserved]
-    if len(large) != 1:
-        return None, others
-    return large[0].used_bytes, [other for other in others if other is not large[0]]
 
 
 def _async_message(text: str) -> OutOfMemory | None:

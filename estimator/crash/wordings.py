@@ -75,7 +75,10 @@ class Wording(Struct, frozen=True, kw_only=True):
         sizes = {name: size for name, text in found.items() if name in _SIZES and (size := self.size(text)) is not None}
         texts = {name: text for name, text in found.items() if name not in _SIZES}
         texts |= {name: size_text(size) for name, size in sizes.items()}
-        texts |= _shares(sizes)
+        if sizes.get("total") and "free" in sizes:
+            texts["others"] = size_text(sizes["total"] - sizes["free"])
+            percent = int(100 * sizes["free"] / sizes["total"])  # rounded down
+            texts["share"] = f"{percent / 100:.2f}"
         for sentence in self.says:
             if all(name in texts for name in re.findall(r"\{(\w+)\}", sentence)):
                 yield sentence.format_map(texts)
@@ -89,14 +92,6 @@ _SIZES = frozenset(
     "tried total free allocated needed wanted room used node beyond arguments outputs temporaries".split()  # noqa: SIM905
 )
 """Names of figures that are sizes; all others are words or numbers, shown as they are."""
-
-
-def _shares(sizes: Mapping[str, int]) -> dict[str, str]:
-    """Return what others hold, and the largest share of the GPU that is free, rounded down to two decimals."""
-    if not {"free", "total"} <= sizes.keys() or not sizes["total"]:
-        return {}
-    share = int(100 * sizes["free"] / sizes["total"]) / 100
-    return {"others": size_text(sizes["total"] - sizes["free"]), "share": f"{share:.2f}"}
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):

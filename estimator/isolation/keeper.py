@@ -231,7 +231,11 @@ def _begin(kept: Kept, level: str, notifier: socket.socket, told: int, says_read
             program = os.fork()
             if program:
                 os.close(says_ready)
-                _be_first(program, told)
+                while True:  # the first process of a pid namespace waits for all, and ends with the program
+                    pid, code = os.wait()
+                    if pid == program:
+                        os.write(told, b"%d" % os.waitstatus_to_exitcode(code))
+                        os._exit(0)
             kernel.die_with_parent(signal.SIGKILL)
         os.chdir(kept.folder)
         os.setsid()
@@ -266,20 +270,11 @@ def _restrict(kept: Kept, level: str) -> None:
         landlock.keep_to_itself()
 
 
-def _be_first(program: int, told: int) -> NoReturn:
-    """Be the first process of a pid namespace: wait for all, and end with the program, and everything with it."""
-    while True:
-        pid, code = os.wait()
-        if pid == program:
-            os.write(told, b"%d" % os.waitstatus_to_exitcode(code))
-            os._exit(0)
-
-
 def _end_children() -> None:
     """End all that was started from here, also what has left its session or its parent."""
     import time
 
-    from .processes import descendants
+    from .removal import descendants
 
     deadline = time.monotonic() + _GRACE_SECONDS
     while time.monotonic() < deadline:

@@ -53,7 +53,11 @@ class View:
         mount("", "/", None, MS_REC | MS_PRIVATE)
         for folder in (self._root, self._upper):
             os.mkdir(folder)
-        self._require_upper()
+        try:
+            self._overlay(self._root, self._root)
+        except OSError:  # the file system of the scratch folder can hold no upper folders (overlayfs, NFS): memory can
+            mount("tmpfs", self._upper, "tmpfs", MS_NOSUID | MS_NODEV, "mode=700")
+            self._overlay(self._root, self._root)
         mount("tmpfs", self._root, "tmpfs", MS_NOSUID | MS_NODEV, _SMALL_TMPFS)
         self._add_folder("/")
         for path in self._others:
@@ -65,14 +69,6 @@ class View:
         os.makedirs(f"{self._root}{self._shared}", exist_ok=True)
         mount(self._shared, f"{self._root}{self._shared}", None, MS_BIND)
         change_root(self._root)
-
-    def _require_upper(self) -> None:
-        """Have upper folders in memory where the file system of the scratch folder can hold none (overlayfs, NFS)."""
-        try:
-            self._overlay(self._root, self._root)
-        except OSError:
-            mount("tmpfs", self._upper, "tmpfs", MS_NOSUID | MS_NODEV, "mode=700")
-            self._overlay(self._root, self._root)
 
     def _overlay(self, lower: str, target: str) -> None:
         self._overlays += 1

@@ -1,7 +1,22 @@
-"""Removes a folder with all that is in it, however deep, closed or long its paths are; no link is followed."""
+"""What a program leaves behind: the processes that it has started, through however many others, and a folder.
+
+The folder is removed with all that is in it, however deep, closed or long its paths are; no link is followed.
+"""
 
 import os
 import stat
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the children of a process and theirs, as far as the kernel tells (``CONFIG_PROC_CHILDREN``)."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
+                found += map(int, file.read().split())
+    except OSError:  # it has ended
+        pass
+    return found + [each for child in found for each in descendants(child)]
 
 
 def remove(folder: str) -> None:

@@ -17,8 +17,7 @@ import struct
 import threading
 
 from .calls import BIND, CHANGES, CONNECT, NONE, SEND_MANY, SEND_TO, calls_on_processes, calls_with_paths
-from .processes import descendants
-from .removal import remove
+from .removal import descendants, remove
 from .seen import EXISTS, LISTED, MAX_PATHS, USED, signature
 
 _SECOND_PATHS = {"rename": (-1, 1), "renameat": (2, 3), "renameat2": (2, 3), "link": (-1, 1), "linkat": (2, 3)}

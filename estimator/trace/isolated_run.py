@@ -22,9 +22,8 @@ from ..common.errors import CancelledError, InputError
 from ..common.process_limit import process_limit_error
 from ..common.sizes import format_gib
 from ..isolation.kernel import use_disks_when_idle
-from ..isolation.processes import descendants
 from ..isolation.protocol import REPORT, SHARED
-from ..isolation.removal import remove
+from ..isolation.removal import descendants, remove
 from .worker_pool import resident_bytes
 
 KEEPER = Path(__file__).parents[1] / "isolation" / "__main__.py"

@@ -12,7 +12,7 @@ import msgspec
 
 from vramtop.estimator.common.limits import LimitError
 
-from ..host.file_text import file_text
+from ..host.kernel_files import file_text
 from ..host.process_stat import ancestor_pids, boot_time, is_same_start, read_environ, read_stat
 from ..snapshot.snapshot import GpuProcess, ProcessKey, Snapshot
 

@@ -7,7 +7,7 @@ import msgspec
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 
-from ..snapshot.gpu_list import gpu_list
+from ..host.plain_text import gpu_list
 from ..snapshot.snapshot import GpuReading
 from .gpu_assignment import GpuEnvironment, find_device, parse_visible_devices, visible_gpus, visible_mig_devices
 

@@ -9,7 +9,7 @@ import msgspec
 
 from vramtop.estimator.common.records import replace
 
-from ..snapshot.gpu_list import gpu_list
+from ..host.plain_text import gpu_list
 from ..snapshot.mig_devices import MigDevice
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import msgspec
 
 from vramtop.estimator.common.records import replace
 
+from ..host.plain_text import gpu_list
 from ..snapshot.figures import NOT_LISTED
-from ..snapshot.gpu_list import gpu_list
 from ..snapshot.mig_devices import mig_label
 
 if TYPE_CHECKING:

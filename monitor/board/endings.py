@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.sizes import MIB, format_gib
 
-from ..host.file_text import file_text
+from ..host.kernel_files import file_text
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget

@@ -15,7 +15,7 @@ from vramtop.estimator.host_need import HostNeed
 from vramtop.estimator.serving_need import ServingNeed
 
 from ..host.available_ram import host_verdict
-from ..snapshot.gpu_list import gpu_list
+from ..host.plain_text import gpu_list
 from .capacity import DeviceCapacity, count_devices
 from .fit_result import (
     MIG_NEEDS_ONE_RANK,

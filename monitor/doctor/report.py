@@ -18,8 +18,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.version import DISTRIBUTION
 from vramtop.estimator.trace.interpreters import probe_interpreter
 
-from ..host.cgroup import read_number
-from ..host.file_text import file_text
+from ..host.kernel_files import file_text, read_number
 from ..host.process_directory import ProcessDirectory
 from ..host.process_stat import HOST_PID_NAMESPACE
 from ..preflight.job_launch import active_variable

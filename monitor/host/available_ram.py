@@ -7,7 +7,7 @@ import msgspec
 
 from vramtop.estimator.common.sizes import format_gib
 
-from .cgroup import CGROUP, inactive_file_bytes, read_number
+from .kernel_files import CGROUP, inactive_file_bytes, read_number
 
 if TYPE_CHECKING:
     from vramtop.estimator.host_need import HostNeed

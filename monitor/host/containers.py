@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from .file_text import file_text
+from .kernel_files import file_text
 
 
 def container_root(pid: int) -> Path | None:

@@ -16,7 +16,7 @@ import msgspec
 from vramtop.estimator.common.limits import PROCESS_COMMAND_LINE, PROCESS_ENVIRONMENT, Limit
 
 from ..snapshot.snapshot import ProcessKey
-from .file_text import file_text
+from .kernel_files import file_text
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 MAX_START_DIFFERENCE_SECONDS = 0.5 / _TICKS_PER_SECOND

@@ -19,8 +19,8 @@ from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.estimator.trace.installed_packages import installed_packages, torch_build
 
 from ..attach.chosen_devices import ChosenDevices, chosen_devices
+from .check import CheckContext
 from .checks.libraries import DISTRIBUTIONS
-from .context import CheckContext
 from .job_launch import JobInterpreter, count_local_ranks, job_environment
 from .machine import Machine
 from .model_files import find_model_location

@@ -11,9 +11,8 @@ from vramtop.estimator.common.errors import CancelledError, ExitCode, VramtopErr
 from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 from vramtop.estimator.common.records import replace
 
-from .check_result import Check, CheckResult, inconclusive
+from .check import Check, CheckContext, CheckResult, inconclusive
 from .checks import CHECKS
-from .context import CheckContext
 
 _Results: TypeAlias = "queue.SimpleQueue[tuple[int, CheckResult] | None]"
 """Results by the position of their check; None: cancelled."""

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from vramtop.estimator.common.records import replace
 
-from ..host.cgroup import CGROUP, cpu_limit, cpu_seconds, inactive_file_bytes, read_number
-from ..host.file_text import file_text
+from ..host.kernel_files import CGROUP, cpu_limit, cpu_seconds, file_text, inactive_file_bytes, read_number
 from ..snapshot.demand import CurrentDemand
 from ..snapshot.snapshot import HostLoad, Snapshot
 from .sampler import SnapshotSource

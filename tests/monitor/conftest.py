@@ -13,7 +13,7 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.model.hub import Refusal
 from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
 from vramtop.monitor.board.capacity import device_capacities
-from vramtop.monitor.preflight.context import CheckContext
+from vramtop.monitor.preflight.check import CheckContext
 from vramtop.monitor.preflight.job_launch import JobInterpreter
 from vramtop.monitor.preflight.machine import Machine
 from vramtop.monitor.snapshot.snapshot import GpuReading

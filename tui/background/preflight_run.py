@@ -16,9 +16,8 @@ from vramtop.estimator.job.settled import settles
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
-from vramtop.monitor.preflight.check_result import Check, CheckResult
+from vramtop.monitor.preflight.check import Check, CheckContext, CheckResult
 from vramtop.monitor.preflight.checks import CHECKS
-from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.job_launch import find_job_interpreter, job_environment
 from vramtop.monitor.preflight.machine import Machine, this_machine
 from vramtop.monitor.preflight.prepare import prepare, validate_job

@@ -35,7 +35,7 @@ def gpu_indices(text: str, snapshot: Snapshot) -> list[int]:
     Raises:
         InputError: it is not a list of indices, or this machine has no such GPU.
     """
-    from vramtop.monitor.snapshot.gpu_list import gpu_list
+    from vramtop.monitor.host.plain_text import gpu_list
 
     present = [gpu.index for gpu in snapshot.gpus]
     try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.common.errors import Verdict
     from vramtop.monitor.board.comparison import Status
     from vramtop.monitor.board.run_phases import RunPhase
-    from vramtop.monitor.preflight.check_result import CheckStatus
+    from vramtop.monitor.preflight.check import CheckStatus
     from vramtop.monitor.snapshot.snapshot import GpuReading
 
 

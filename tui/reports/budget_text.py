@@ -193,7 +193,7 @@ def _gpu_lines(alike: Sequence[DeviceVerdict], budget: Budget, result: FitResult
 
 def _gpu_name(devices: Sequence[DeviceCapacity]) -> str:
     """Return indices and name of GPUs that look alike: ``GPU 0-7: 8 x H100 80GB``."""
-    from vramtop.monitor.snapshot.gpu_list import gpu_list
+    from vramtop.monitor.host.plain_text import gpu_list
 
     first, count = devices[0], sum(device.count for device in devices)
     if first.mig:

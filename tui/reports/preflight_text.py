@@ -5,7 +5,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from textwrap import wrap
 from typing import Literal
 
-from vramtop.monitor.preflight.check_result import CheckResult, CheckStatus
+from vramtop.monitor.preflight.check import CheckResult, CheckStatus
 
 from ..draw.palette import CHECK_UNKNOWN, CHECKS, Mark
 from ..draw.text_output import TextOutput

@@ -1,6 +1,6 @@
 """The preflight checks: a function each, and a row of ``CHECKS``."""
 
-from ..check_result import Check
+from ..check import Check
 from . import cuda, environment_keys, folders, libraries, memory, model
 
 CHECKS = (

@@ -9,9 +9,20 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from ...snapshot.gpu_list import gpu_list
-from ..check_result import PYTHON_ELSEWHERE, CheckResult, fails, inconclusive, passes, skips, warns
-from ..context import CheckContext, assign_gpus, assigned_gpu_indices, target_devices
+from ...host.plain_text import gpu_list
+from ..check import (
+    PYTHON_ELSEWHERE,
+    CheckContext,
+    CheckResult,
+    assign_gpus,
+    assigned_gpu_indices,
+    fails,
+    inconclusive,
+    passes,
+    skips,
+    target_devices,
+    warns,
+)
 
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 _MIN_MINOR_COMPATIBLE_MAJOR = 11

@@ -8,8 +8,7 @@ import msgspec
 
 from vramtop.estimator.common.paths import expand_user
 
-from ..check_result import CheckResult, fails, passes, skips, warns
-from ..context import CheckContext
+from ..check import CheckContext, CheckResult, fails, passes, skips, warns
 
 _REPORTING_KEYS = {
     "wandb": "WANDB_API_KEY",

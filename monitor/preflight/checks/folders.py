@@ -9,8 +9,7 @@ from vramtop.estimator.common.paths import is_folder
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.formula.checkpoint_saving import checkpoint_bytes
 
-from ..check_result import CheckResult, fails, inconclusive, passes, skips, warns
-from ..context import CheckContext
+from ..check import CheckContext, CheckResult, fails, inconclusive, passes, skips, warns
 
 
 def check_output_folder(context: CheckContext) -> CheckResult:

@@ -18,8 +18,7 @@ from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
 from vramtop.estimator.job.rules.strategies import STRATEGIES
 from vramtop.estimator.trace.installed_packages import InstalledPackages
 
-from ..check_result import PYTHON_ELSEWHERE, CheckResult, fails, inconclusive, passes, skips, warns
-from ..context import CheckContext
+from ..check import PYTHON_ELSEWHERE, CheckContext, CheckResult, fails, inconclusive, passes, skips, warns
 
 _JOB_VERSIONS = ("torch", "transformers", "bitsandbytes", "litgpt", "torchtitan")
 """Libraries whose version a job may state."""

@@ -13,8 +13,7 @@ from vramtop.estimator.job.settings import Parallel
 
 from ...board.fit import check_fit
 from ...host.available_ram import RANKS_OF_DESCRIBED_HOST, host_verdict
-from ..check_result import CheckResult, fails, inconclusive, passes, skips, warns
-from ..context import CheckContext, target_devices
+from ..check import CheckContext, CheckResult, fails, inconclusive, passes, skips, target_devices, warns
 
 _MIN_SHARED_BYTES = GIB
 """NVIDIA's recommendation for containers for NCCL (``--shm-size=1g``); Docker's own default is 64 MiB."""

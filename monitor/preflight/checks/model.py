@@ -7,8 +7,7 @@ from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
 from vramtop.estimator.model.find_config import hub_cache
 from vramtop.estimator.model.hub import find_token, offline_variable
 
-from ..check_result import CheckResult, fails, inconclusive, passes, skips, warns
-from ..context import CheckContext
+from ..check import CheckContext, CheckResult, fails, inconclusive, passes, skips, warns
 from ..model_files import ModelFolder, find_model_location, inspect_model
 from .folders import free_bytes, nearest_existing_folder
 

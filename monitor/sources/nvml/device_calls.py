@@ -11,7 +11,7 @@ from typing import Any
 
 from vramtop.estimator.common.errors import CannotTellError
 
-from ...host.file_text import file_text
+from ...host.kernel_files import file_text
 from ...snapshot.figures import ASLEEP, NOT_LISTED, Fault
 
 RETRY_REFUSED_SECONDS = 60.0

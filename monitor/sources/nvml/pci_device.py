@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ...host.file_text import file_text
+from ...host.kernel_files import file_text
 
 PCI_FOLDER = Path("/sys/bus/pci/devices")
 DRIVER_FOLDER = Path("/proc/driver/nvidia/gpus")

@@ -14,6 +14,7 @@ from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel,
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
 from vramtop.monitor.board.capacity import device_capacities
+from vramtop.monitor.preflight.check import CheckContext, target_devices
 from vramtop.monitor.preflight.checks.cuda import (
     check_compute_capability,
     check_cuda_runtime,
@@ -22,7 +23,6 @@ from vramtop.monitor.preflight.checks.cuda import (
     kernel_support,
 )
 from vramtop.monitor.preflight.checks.libraries import DISTRIBUTIONS, check_libraries, required_libraries
-from vramtop.monitor.preflight.context import CheckContext, target_devices
 from vramtop.monitor.preflight.job_launch import JobInterpreter
 from vramtop.monitor.preflight.machine import Machine, this_machine
 from vramtop.monitor.preflight.prepare import prepare

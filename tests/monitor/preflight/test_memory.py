@@ -16,9 +16,9 @@ from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.checkpoint_saving import checkpoint_bytes
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Run, Training
+from vramtop.monitor.preflight.check import CheckContext
 from vramtop.monitor.preflight.checks.folders import check_output_folder
 from vramtop.monitor.preflight.checks.memory import check_fit_verdict, check_host_memory, check_shared_memory
-from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.machine import Machine
 
 LLAMA = ModelSpec(id="meta-llama/Llama-3.1-8B")

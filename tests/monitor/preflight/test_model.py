@@ -12,8 +12,8 @@ from local_server import LocalServer
 
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.model.hub import Refusal, find_token
+from vramtop.monitor.preflight.check import CheckContext
 from vramtop.monitor.preflight.checks.model import check_model_access, check_model_files
-from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.model_files import find_model_location, inspect_model_folder
 from vramtop.monitor.preflight.prepare import query_hub_access
 

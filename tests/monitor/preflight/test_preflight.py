@@ -11,8 +11,7 @@ from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec, Run
-from vramtop.monitor.preflight.check_result import Check, CheckResult
-from vramtop.monitor.preflight.context import CheckContext
+from vramtop.monitor.preflight.check import Check, CheckContext, CheckResult
 from vramtop.monitor.preflight.job_launch import JobInterpreter
 from vramtop.monitor.preflight.machine import Machine
 from vramtop.monitor.preflight.prepare import prepare

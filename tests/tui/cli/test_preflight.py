@@ -12,7 +12,7 @@ from command_line import vramtop_in
 from json_schemas import valid_json
 from slow_cases import quick_every
 
-from vramtop.monitor.preflight.check_result import CheckResult
+from vramtop.monitor.preflight.check import CheckResult
 from vramtop.tui.reports.preflight_text import summary_line
 
 SECRET = "nvapi-0123456789"  # noqa: S105 - made up

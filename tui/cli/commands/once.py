@@ -9,7 +9,7 @@ from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.gpu_list import gpu_list
+from vramtop.monitor.host.plain_text import gpu_list
 from vramtop.monitor.snapshot.snapshot import Snapshot, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 

@@ -10,9 +10,8 @@ from vramtop.estimator.common.paths import working_folder
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.capacity import count_devices, described_devices
-from vramtop.monitor.preflight.check_result import CheckResult
+from vramtop.monitor.preflight.check import CheckContext, CheckResult
 from vramtop.monitor.preflight.checks import CHECKS
-from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.job_launch import find_job_interpreter, job_environment
 from vramtop.monitor.preflight.machine import DRIVER_TIMEOUT_SECONDS, Machine, this_machine
 from vramtop.monitor.preflight.prepare import ESTIMATE_TIMEOUT_SECONDS, prepare, validate_job

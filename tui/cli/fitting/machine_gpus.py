@@ -9,7 +9,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.capacity import DeviceCapacity, count_devices, device_capacities
-from vramtop.monitor.snapshot.gpu_list import gpu_list
+from vramtop.monitor.host.plain_text import gpu_list
 from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.storage.reservations import Reservations

@@ -6,7 +6,7 @@ from textual.content import Content
 
 from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.board.board import ProcessRow, RunRow
-from vramtop.monitor.snapshot.gpu_list import gpu_list
+from vramtop.monitor.host.plain_text import gpu_list
 
 from ...draw.labels import badge, format_duration, gpu_labels, process_name, urgent_label, worst_row
 from ...draw.palette import STATUSES

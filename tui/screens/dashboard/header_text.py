@@ -13,7 +13,7 @@ from textual.content import Content
 
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import BEING_READ, PendingRow
-from vramtop.monitor.snapshot.gpu_list import gpu_list
+from vramtop.monitor.host.plain_text import gpu_list
 
 from ...draw.labels import (
     MUTED,

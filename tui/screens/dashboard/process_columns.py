@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Literal
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, format_gib
 from vramtop.monitor.host.known_programs import kind_label
+from vramtop.monitor.host.plain_text import gpu_list
 from vramtop.monitor.snapshot.demand import DRIVER_FIGURES, ProcessFigure
 from vramtop.monitor.snapshot.figures import FIRST_SAMPLE
-from vramtop.monitor.snapshot.gpu_list import gpu_list
 
 from ...draw.labels import (
     CellText,

@@ -17,8 +17,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.capacity import DeviceCapacity
-from vramtop.monitor.preflight.check_result import Check, CheckResult
-from vramtop.monitor.preflight.context import CheckContext
+from vramtop.monitor.preflight.check import Check, CheckContext, CheckResult
 
 from ...background.latest_only_task import LatestOnlyTask
 from ...background.preflight_run import PreflightProgress, PreflightRequest, read_context, run_preflight

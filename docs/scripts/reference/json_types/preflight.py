@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal, TypedDict
 
 from vramtop.estimator.common.fields_of import FieldsOf
-from vramtop.monitor.preflight.check_result import CheckJson
+from vramtop.monitor.preflight.check import CheckJson
 
 from .versioned import Versioned
 

@@ -24,9 +24,8 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, Target
 from vramtop.estimator.job.settings import ModelSpec, Program, Run
 from vramtop.monitor.board.capacity import device_capacities
-from vramtop.monitor.preflight.check_result import Check, CheckResult, CheckStatus
+from vramtop.monitor.preflight.check import Check, CheckContext, CheckResult, CheckStatus
 from vramtop.monitor.preflight.checks import CHECKS
-from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.job_launch import JobInterpreter
 from vramtop.monitor.preflight.machine import Machine
 from vramtop.monitor.preflight.prepare import prepare

@@ -1,10 +1,17 @@
-"""Control group (version 2) of vramtop, whose files state the limits of its container."""
+"""Small files of the kernel, of which any may be missing or hidden: their text, and the limits of our control group."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from .file_text import file_text
+
+def file_text(path: Path) -> str:
+    """Return the text of a file; empty if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
 
 CGROUP = Path("/sys/fs/cgroup")
 """Folder of the group's files, as the group sees itself."""
