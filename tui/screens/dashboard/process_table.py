@@ -229,11 +229,7 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         """Read who has started the processes, if the view shows them, off the UI thread."""
         if (pids := self._view.ancestors_to_read()) is None:
             return
-        if self._ancestry is None:
-            from vramtop.monitor.host.inspect.ancestry import AncestryReader
-
-            self._ancestry = AncestryReader()
-        reader = self._ancestry
+        reader = self._ancestry = self._ancestry or AncestryReader()
         self._ancestry_task.submit(lambda: reader.read(*pids))
 
 
