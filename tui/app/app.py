@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,7 @@ from vramtop.monitor.snapshot.demand import Demand
 from vramtop.monitor.sources.sampler import EarlySampler, Sampler
 from vramtop.monitor.storage.settings.schema import THEME
 
-from ..keys import APP_KEYS
+from ..keys import APP_KEYS, shown_key
 from ..screens.base import STALE_INTERVALS, BoardApp, BoardFeed, DemandsFigures, ShowsBoard, ShowsFeed, is_complete
 from ..screens.dashboard.gpu_rows import GpuRows
 from ..screens.dashboard.process_table import ProcessTable
@@ -29,7 +30,7 @@ from ..screens.dashboard.screen import DashboardScreen
 from ..screens.registry import SCREENS, preload_screens
 from .help import HelpScreen
 from .options import AppOptions
-from .themes import DEFAULT_THEME, ThemedApp
+from .themes import DEFAULT_THEME, THEMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,7 +67,7 @@ class SourceFailed(Message):
     sentence: str
 
 
-class VramtopApp(ThemedApp, BoardApp):
+class VramtopApp(BoardApp):
     """The dashboard and the screens that open from it.
 
     Args:
@@ -80,13 +81,14 @@ class VramtopApp(ThemedApp, BoardApp):
     BINDINGS: ClassVar[list[BindingType]] = APP_KEYS
     stop_seconds = 0.1
     """Quitting waits this long for the sampler: a driver call may hang."""
+    _current_theme: Theme | None = None
 
     def __init__(
         self, source: SnapshotSource | EarlySampler, watchlist: Watchlist, options: AppOptions | None = None
     ) -> None:
         self._options = options = options or AppOptions()
         super().__init__(colours=options.colours, ascii_only=options.ascii_only)
-        self.choose_theme(options.theme)
+        self._choose_theme(options.theme)
         self.watchlist, self.settings = watchlist, options.settings
         self.board = None
         self.estimate, self.refine, self.python = options.estimate, options.refine, options.python
@@ -105,6 +107,23 @@ class VramtopApp(ThemedApp, BoardApp):
             if isinstance(source, EarlySampler)
             else Sampler(source, options.interval, self._build_board, self._report_failure)
         )
+
+    @property
+    def available_themes(self) -> dict[str, Theme]:
+        """The themes by name: vramtop's, then Textual's. Read before ``__init__`` could register any."""
+        return {**{theme.name: theme for theme in THEMES}, **super().available_themes}
+
+    @property
+    def current_theme(self) -> Theme:
+        """The chosen theme; Textual asks for it with every line that it draws."""
+        if self._current_theme is None or self._current_theme.name != self.theme:
+            self._current_theme = super().current_theme
+        return self._current_theme
+
+    def _choose_theme(self, name: str | None) -> None:
+        """Use the theme of this name; None or unknown: that of ``TEXTUAL_THEME``, otherwise vramtop's dark one."""
+        wanted = self.get_theme(name or os.environ.get("TEXTUAL_THEME") or DEFAULT_THEME)
+        self.theme = DEFAULT_THEME if wanted is None else wanted.name
 
     def save_setting(self, name: str, value: Value | None) -> None:
         """Keep what the user has chosen on a screen, for this run and later ones."""
@@ -150,6 +169,9 @@ class VramtopApp(ThemedApp, BoardApp):
         warn = partial(self.notify, severity="warning", markup=False)
         for sentence in self._options.notices.show_on(partial(self.call_from_thread, warn)):
             warn(sentence)
+        if (name := self._options.theme) and self.get_theme(name) is None:
+            palette = f"the command palette ({shown_key('app.palette')})"
+            warn(f"There is no theme {name}; {palette} lists the themes.")
         self.call_after_refresh(_resume_garbage_collection)
         if self.attach is not None:
             self.attach.on_change = self._post_rebuilt_board
@@ -277,7 +299,11 @@ class VramtopApp(ThemedApp, BoardApp):
         yield SystemCommand("Help", "Show the keys and how to read the bars", self.action_help)
         if isinstance(screen, DashboardScreen):
             yield from screen.commands()
-        yield from super().get_system_commands(screen)
+        for theme in THEMES:
+            words = theme.name.removeprefix("vramtop-").capitalize()
+            yield SystemCommand(f"{words} theme", f"Draw in {theme.name}", partial(self._choose_theme, theme.name))
+        others = super().get_system_commands(screen)  # what covers figures, Escape does not close; ? shows the keys
+        yield from (each for each in others if each.title not in ("Keys", "Maximize", "Minimize"))
 
     def _set_board(self, board: Board) -> None:
         if self.board is None or board.snapshot is not self.board.snapshot:  # a rebuilt board is no newer

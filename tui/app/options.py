@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 from vramtop.monitor.snapshot.demand import CurrentDemand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
     from vramtop.monitor.storage.settings.schema import Value
 

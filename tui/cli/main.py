@@ -43,7 +43,7 @@ COMMANDS = {
 """Commands and their help.
 
 Each is a module of ``commands`` with ``run(options, launch)``, which takes the parsed options and the launch line after
-``--`` and returns the exit code; ``parsing/arguments.py`` adds its arguments.
+``--`` and returns the exit code; the function of its name in ``parsing/arguments.py`` adds its arguments.
 """
 _MAX_LINES = 40
 """Lines of the output of a program that failed, from its end."""

@@ -79,9 +79,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         print(json_text(found))
         return code
     print("\n".join(explanation_lines(explanation, output, budget=budget, log=log)))
-    if advice is not None and loaded is not None and budget is not None:
-        print("\n".join(advice_lines(advice, loaded, output)))
     if loaded is not None and budget is not None:
+        if advice is not None:
+            print("\n".join(advice_lines(advice, loaded, output)))
         print()
         print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))
     if memory is not None and memory.total_bytes is None and failure.kind == "gpu":

@@ -1,7 +1,9 @@
-"""The arguments of each command. Nothing here imports what a command needs to run, so that ``--help`` is quick."""
+"""The arguments of each command, added to its parser by the function of its name.
+
+Nothing here imports what a command needs to run, so that ``--help`` is quick.
+"""
 
 import argparse
-from collections.abc import Callable
 
 from .parser import Parser
 from .shared_arguments import (
@@ -23,7 +25,7 @@ from .shared_arguments import (
 )
 
 
-def add_report_arguments(parser: "Parser") -> None:
+def report(parser: "Parser") -> None:
     """Add the arguments of ``vramtop report``."""
     parser.usage = "vramtop report RECORDING [FLAG ...]"
     parser.examples = """\
@@ -38,7 +40,7 @@ def add_report_arguments(parser: "Parser") -> None:
     flag(parser, "--overwrite", "Replace an existing file.")
 
 
-def add_serve_arguments(parser: "Parser") -> None:
+def serve(parser: "Parser") -> None:
     """Add the arguments of ``vramtop serve``."""
     parser.usage = "vramtop serve [FLAG ...] [-- DASHBOARD FLAG ...]"
     parser.examples = """\
@@ -58,8 +60,8 @@ def add_serve_arguments(parser: "Parser") -> None:
     flag(parser, "--allow-actions", "Allow all actions in the browser: end processes, check and save jobs, record.")
 
 
-def add_export_arguments(parser: "Parser") -> None:
-    """Add where the metrics go, who may read them, and what is read."""
+def export(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop export``: where the metrics go, who may read them, and what is read."""
     parser.examples = """\
   vramtop export                              on 127.0.0.1:10440
   vramtop export --listen :10440              on all addresses
@@ -82,7 +84,9 @@ def add_export_arguments(parser: "Parser") -> None:
         )
 
 
-_FIT_EXAMPLES = """\
+def fit(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop fit``."""
+    parser.examples = """\
   vramtop fit llama-3.1-8b --qlora --gpu-type 4090
   vramtop fit qwen2.5-7b --batch-size 4 --seq-len 4k --bf16 --gpu-memory 24GiB
   vramtop fit llama-3.1-70b --fsdp 16 --pure-bf16 --gpu-type h100
@@ -91,11 +95,6 @@ _FIT_EXAMPLES = """\
   vramtop fit job.toml --slurm > head.sbatch   the #SBATCH lines that it needs
   vramtop fit -- torchrun --nproc-per-node 8 train.py --bf16 --output_dir out
 """
-
-
-def add_fit_arguments(parser: "Parser") -> None:
-    """Add the arguments of ``vramtop fit``."""
-    parser.examples = _FIT_EXAMPLES
     _add_judging_arguments(parser)
     text = "Print what the job needs from a scheduler, instead of checking this machine."
     places = parser.add_argument_group("elsewhere", text).add_mutually_exclusive_group()
@@ -103,7 +102,7 @@ def add_fit_arguments(parser: "Parser") -> None:
     flag(places, "--kubernetes --k8s", "Print the limits and node affinity of a pod, as YAML.")
 
 
-def add_wait_arguments(parser: "Parser") -> None:
+def wait(parser: "Parser") -> None:
     """Add the arguments of ``vramtop wait``."""
     parser.examples = """\
   vramtop wait llama-3.1-8b --lora --pure-bf16 && ./train.sh
@@ -129,7 +128,8 @@ def _add_judging_arguments(parser: "Parser") -> None:
 SHELLS = ("bash", "zsh", "fish", "man")
 
 
-def _estimate(parser: "Parser") -> None:
+def estimate(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop estimate``."""
     parser.examples = """\
   vramtop estimate llama-3.1-8b --seq-len 4096 --lora 16 --bf16
   vramtop estimate job.toml --json
@@ -139,7 +139,8 @@ def _estimate(parser: "Parser") -> None:
     add_verbose_argument(parser)
 
 
-def _program(parser: "Parser") -> None:
+def program(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop program``."""
     parser.examples = """\
   vramtop program llama-3.1-8b --lora --bf16
   vramtop program job.toml --out train.py
@@ -154,28 +155,27 @@ def _program(parser: "Parser") -> None:
     flag(parser, "--overwrite", "Replace an existing file.")
 
 
-_PREFLIGHT_EPILOG = """\
+def preflight(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop preflight``."""
+    parser.examples = """\
+  vramtop preflight job.toml
+  vramtop preflight -- accelerate launch train.py --bf16 --output_dir out
+"""
+    parser.epilog = """\
 A check that fails to run or runs out of time is a warning; for the driver, the memory or the model's files, the exit
 code is then 3.
 --python names the interpreter that will run the job; the default is that of the launch line, of the active
 environment, or vramtop's own. Settings only for preflight are in the job file's [run] table: output_dir,
 save_total_limit, logging_dir, report_to, inference_endpoint, inference_key, required_environment.
 """
-
-
-def _preflight(parser: "Parser") -> None:
-    parser.examples = """\
-  vramtop preflight job.toml
-  vramtop preflight -- accelerate launch train.py --bf16 --output_dir out
-"""
-    parser.epilog = _PREFLIGHT_EPILOG
     add_estimate_arguments(parser)
     add_host_memory_argument(parser)
     text = "Time limit of each check (default: its own limit, 30 to 120 s)."
     flag(parser, "--timeout SECONDS", text, type=positive_seconds, default=None)
 
 
-def _models(parser: "Parser") -> None:
+def models(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop models``."""
     parser.usage = "vramtop models [WORD] [FLAG ...]"
     parser.examples = """\
   vramtop models qwen3
@@ -188,7 +188,8 @@ def _models(parser: "Parser") -> None:
     flag(parser, "word WORD", "Only models with this word in their name, id or another name.", nargs="?")
 
 
-def _attach(parser: "Parser") -> None:
+def attach(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop attach``."""
     from ...job.flags.job_flags import TRUST_KEY
 
     flag(parser, "process PID", "Any process of the run: a rank or its launcher.", type=process_id)
@@ -206,7 +207,8 @@ def _attach(parser: "Parser") -> None:
     add_verbose_argument(parser)
 
 
-def _explain(parser: "Parser") -> None:
+def explain(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop explain``."""
     parser.usage = "vramtop explain [FLAG ...] FILE|- [-- LAUNCH LINE]"
     parser.examples = """\
   vramtop explain slurm-4711.out
@@ -234,7 +236,8 @@ def _explain(parser: "Parser") -> None:
     add_verbose_argument(parser)
 
 
-def _snapshot(parser: "Parser") -> None:
+def snapshot(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop snapshot``."""
     parser.epilog = (
         "The process needs the probe: start it with vramtop run, or call vramtop.monitor.report() in it. The "
         "snapshot has stacks only if the process records them: vramtop run --snapshot-on-oom, or "
@@ -244,20 +247,18 @@ def _snapshot(parser: "Parser") -> None:
     flag(parser, "--timeout SECONDS", "Give up after this time (default: 60).", type=positive_seconds, default=60.0)
 
 
-_RUN_EPILOG = """\
-With --fit, a job that is tight or unknown still starts, and standard error says so; with --strict it does not start.
-If the job fits only on some of the visible GPUs, vramtop sets CUDA_VISIBLE_DEVICES to those.
-"""
-
-
-def _run(parser: "Parser") -> None:
+def run(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop run``."""
     parser.usage = "vramtop run [FLAG ...] -- COMMAND [ARGUMENT ...]"
     parser.examples = """\
   vramtop run -- python train.py
   vramtop run --fit -- torchrun --nproc-per-node 2 train.py --bf16
   vramtop run --fit --set training.sequence_length=4096 -- python train.py
 """
-    parser.epilog = _RUN_EPILOG
+    parser.epilog = """\
+With --fit, a job that is tight or unknown still starts, and standard error says so; with --strict it does not start.
+If the job fits only on some of the visible GPUs, vramtop sets CUDA_VISIBLE_DEVICES to those.
+"""
     parser.set_defaults(flags=[], model_flag=None, job=None, gpus=None, host_memory=None)
     text = "Record allocations, and write a memory snapshot to this folder (default: .) when GPU memory runs out."
     flag(parser, "--snapshot-on-oom FOLDER", text, nargs="?", const=".")
@@ -270,7 +271,8 @@ def _run(parser: "Parser") -> None:
     add_verbose_argument(parser)
 
 
-def _history(parser: "Parser") -> None:
+def history(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop history``."""
     parser.usage = "vramtop history [RUN] [FLAG ...]"
     parser.examples = """\
   vramtop history --json > runs.json
@@ -282,7 +284,8 @@ def _history(parser: "Parser") -> None:
     flag(parser, "--all", "With --forget: every run.")
 
 
-def _rehearse(parser: "Parser") -> None:
+def rehearse(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop rehearse``."""
     from ...job.flags.gpu_flags import GPU_TYPE_FLAGS, GpuTypeAction
 
     parser.usage = "vramtop rehearse [FLAG ...] (JOB | -- COMMAND [ARGUMENT ...])"
@@ -316,13 +319,8 @@ def _rehearse(parser: "Parser") -> None:
     add_verbose_argument(parser)
 
 
-_MEASURE_EPILOG = """\
-The steps run in their own process, with random weights and full sequences of random tokens; torchrun starts several
-ranks. On a GPU that other programs use, vramtop limits torch, so that some free memory is left for them.
-"""
-
-
-def _measure(parser: "Parser") -> None:
+def measure(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop measure``."""
     from ...job.flags.gpu_flags import gpu_count
     from ...job.flags.job_flags import add_job_arguments
 
@@ -332,7 +330,10 @@ def _measure(parser: "Parser") -> None:
   vramtop measure llama-3.2-1b --lora 16
   vramtop measure gpt2 --cpu                  a tiny GPT-2 on the CPU
 """
-    parser.epilog = _MEASURE_EPILOG
+    parser.epilog = """\
+The steps run in their own process, with random weights and full sequences of random tokens; torchrun starts several
+ranks. On a GPU that other programs use, vramtop limits torch, so that some free memory is left for them.
+"""
     add_job_arguments(parser)
     add_method_argument(parser)
     group = parser.add_argument_group("measurement")
@@ -344,7 +345,8 @@ def _measure(parser: "Parser") -> None:
     flag(group, "--cpu", "Run a tiny model of the same kind on the CPU.")
 
 
-def _stream(parser: "Parser") -> None:
+def stream(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop stream``."""
     parser.epilog = (
         "The first field of each line is its schema version; vramtop --host reads versions that differ by one. The "
         "command ends when standard input or output closes, so a broken connection leaves nothing running."
@@ -352,18 +354,21 @@ def _stream(parser: "Parser") -> None:
     add_reading_arguments(parser)
 
 
-def _record(parser: "Parser") -> None:
+def record(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop record``."""
     flag(parser, "file FILE", "The recording: run.jsonl.gz is compressed, run.jsonl is plain text.")
     flag(parser, "--seconds SECONDS", "Stop after this time.", type=positive_seconds, default=None)
     flag(parser, "--overwrite", "Replace an existing file.")
     add_reading_arguments(parser)
 
 
-def _doctor(parser: "Parser") -> None:
+def doctor(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop doctor``."""
     parser.epilog = "Names of users and hosts, command lines and secrets are left out."
 
 
-def _config(parser: "Parser") -> None:
+def config(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop config``."""
     parser.usage = "vramtop config [SETTING [NEW]] [FLAG ...]"
     parser.examples = """\
   vramtop config                              all settings and their origins
@@ -381,7 +386,8 @@ def _config(parser: "Parser") -> None:
     flag(parser, "--unset SETTING", "Remove this setting from the settings file.")
 
 
-def _completion(parser: "Parser") -> None:
+def completion(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop completion``."""
     parser.examples = """\
   source <(vramtop completion bash)
   vramtop completion zsh > ~/.zfunc/_vramtop        a folder in fpath
@@ -389,29 +395,3 @@ def _completion(parser: "Parser") -> None:
   vramtop completion man | man -l -
 """
     flag(parser, "shell SHELL", "bash, zsh or fish; man: the manual page.", choices=SHELLS)
-
-
-ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
-    "estimate": _estimate,
-    "fit": add_fit_arguments,
-    "program": _program,
-    "wait": add_wait_arguments,
-    "preflight": _preflight,
-    "models": _models,
-    "attach": _attach,
-    "explain": _explain,
-    "snapshot": _snapshot,
-    "run": _run,
-    "rehearse": _rehearse,
-    "measure": _measure,
-    "history": _history,
-    "stream": _stream,
-    "record": _record,
-    "export": add_export_arguments,
-    "report": add_report_arguments,
-    "serve": add_serve_arguments,
-    "doctor": _doctor,
-    "config": _config,
-    "completion": _completion,
-}
-"""Adds the arguments of each command to its parser."""

@@ -94,9 +94,9 @@ class CommandParser(Parser):
     def complete(self) -> None:
         """Add the command's arguments, once."""
         if not self._is_complete:
-            from .arguments import ADD_ARGUMENTS
+            from . import arguments
 
-            ADD_ARGUMENTS[self.command](self)
+            getattr(arguments, self.command)(self)
             add_output_arguments(self, suppress_defaults=True)
             self._is_complete = True
 

@@ -10,7 +10,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import check_value, with_changes
 from vramtop.estimator.job.rules.strategies import HALF, STRATEGIES
-from vramtop.estimator.job.settled import USUAL_LORA_RANK
+from vramtop.estimator.job.settled import USUAL_LORA_RANK, precision_under
 
 from .familiar import FAMILIAR_FLAGS, IGNORED_FLAGS
 from .job_flags import job_flags, value_alone
@@ -87,7 +87,6 @@ class FlagSettings(msgspec.Struct, frozen=True, kw_only=True):
         """
         job = self._with_ranks(job)
         if self.mixed or self.weights:
-            from vramtop.estimator.job.settled import precision_under
             from vramtop.estimator.model.checkpoint import weights_of
             from vramtop.estimator.model.find_config import resolve_model
 

@@ -6,7 +6,7 @@ from typing import Any
 from vramtop.estimator.common.errors import CannotTellError, VramtopError
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.attach.attachment import Attachment
-from vramtop.monitor.attach.saved_answers import SavedAnswer, SavedAnswers
+from vramtop.monitor.attach.saved_answers import SavedAnswer, SavedAnswers, apply_answers, run_key
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 from ...background.latest_only_task import CallLater, LatestOnlyTask, TaskThread
@@ -60,8 +60,6 @@ class RunReader:
             self._task.submit(lambda: known)
             return
 
-        from vramtop.monitor.attach.saved_answers import run_key
-
         def read() -> Attachment:
             attachment = self._attach(pid, start_time=start_time, on_gpu=on_gpu)
             run = run_key(attachment)
@@ -85,8 +83,6 @@ class RunReader:
         Raises:
             VramtopError: it can no longer be read.
         """
-        from vramtop.monitor.attach.saved_answers import SavedAnswer, run_key
-
         plain = self._attach(attachment.pid, start_time=attachment.start_time, on_gpu=on_gpu)
         now, run = self._answers.clock(), run_key(plain)
         if run not in self._recalled:  # it was read by somebody else
@@ -110,8 +106,6 @@ class RunReader:
     def _with_answers(
         self, plain: Attachment, answers: Mapping[str, SavedAnswer], on_gpu: Collection[int] | None
     ) -> Attachment:
-        from vramtop.monitor.attach.saved_answers import apply_answers
-
         pid, start = plain.pid, plain.start_time
         return apply_answers(
             plain, answers, reread=lambda given: self._attach(pid, start_time=start, on_gpu=on_gpu, given=given)

@@ -12,8 +12,7 @@ from vramtop.monitor.snapshot.memory_history import MemoryHistory
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
-from ...draw.gpu_bars import bar_content, budget_cells, held_cells, held_colour, is_uncertain
-from ...draw.gpu_figures import gpu_figure_parts
+from ...draw.gpu_bars import bar_content, budget_cells, gpu_figure_parts, held_cells, held_colour, is_uncertain
 from ...draw.labels import (
     FAINT,
     MUTED,

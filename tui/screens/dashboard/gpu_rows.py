@@ -16,8 +16,7 @@ from vramtop.monitor.board.board import Board, GpuRow
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
 
-from ...draw.gpu_bars import bar_content, held_cells_with_budget_mark
-from ...draw.gpu_figures import hardware_cell
+from ...draw.gpu_bars import bar_content, hardware_cell, held_cells_with_budget_mark
 from ...draw.labels import (
     FAINT,
     MUTED,

@@ -1,7 +1,6 @@
 """The choice of GPUs that a job is compared with: those of this machine, or a model of the catalogue and a count."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import msgspec
 from textual import on
@@ -51,7 +50,6 @@ class GpuPicker(Horizontal):
     GpuPicker Input { width: 9; }
     """
 
-    @dataclass
     class Changed(Message):
         """The user has chosen other GPUs."""
 

@@ -9,8 +9,7 @@ from vramtop.monitor.snapshot.memory_history import GpuFigure, MemoryHistory
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
-from ...draw.gpu_bars import bar_content, held_cells_with_budget_mark
-from ...draw.gpu_figures import power_words
+from ...draw.gpu_bars import bar_content, held_cells_with_budget_mark, power_words
 from ...draw.labels import FAINT, MUTED
 from ...draw.memory_graph import EIGHTHS, Readings, column_sizes
 from ...draw.palette import colour_of

@@ -13,7 +13,7 @@ from vramtop.monitor.snapshot.demand import Demand
 from vramtop.monitor.snapshot.gpu_details import DetailLevel, clock_reasons
 from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
 
-from ...draw.gpu_figures import reason_badge
+from ...draw.gpu_bars import reason_badge
 from ...draw.labels import MUTED, format_duration, join_to_width, left_and_right, tag
 from ...draw.text_output import printable
 from ...keys import bind, shown_key

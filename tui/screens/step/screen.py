@@ -225,9 +225,8 @@ def tensor_lines(budget: Budget, *, width: int) -> list[Content]:
     percent = f"{100 * share:.0f} %"
     head = f"The {len(budget.largest)} largest tensors at the peak, in the {budget.peak.phase}: {percent} of it"
     lines = [Content.styled(head, "bold")]
-    for tensor in budget.largest:
+    for tensor, (letter, size, module, dtype, shape) in zip(budget.largest, tensor_rows(budget.largest), strict=True):
         mark = COMPONENTS[tensor.component]
-        ((letter, size, module, dtype, shape),) = tensor_rows((tensor,))
         word = f"{mark.word:<16}{size:>7}" if width >= _TENSOR_TABLE_WIDE_COLUMNS else f"{size:>7}"
         tail = f"{dtype:<9} {shape}"
         room = max(12, width - 4 - len(word) - 30)

@@ -6,7 +6,7 @@ from builders import make_gpu, make_mig_gpu
 from vramtop.monitor.snapshot.gpu_details import GpuDetails
 from vramtop.monitor.snapshot.mig_devices import mig_devices
 from vramtop.monitor.snapshot.snapshot import GpuReading
-from vramtop.tui.draw.gpu_figures import gpu_figure_parts, hardware_cell
+from vramtop.tui.draw.gpu_bars import gpu_figure_parts, hardware_cell
 
 
 def details(reasons: int | None = 0, fans: tuple[int, ...] | None = None) -> GpuDetails:
