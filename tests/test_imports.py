@@ -43,6 +43,8 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec
 estimate(Job(model=ModelSpec(id="gpt2")))
 """
+BEFORE_TEXTUAL = "from vramtop.tui.cli.commands import dashboard, fleet"
+"""The commands set the variables that Textual reads when it is imported."""
 ONCE = command("--once")
 DOCTOR = command("doctor")
 ESTIMATE = command("estimate gpt2 --method formula")
@@ -70,13 +72,14 @@ def loaded(program: str) -> set[str]:
     ("program", "never"),
     [
         (DASHBOARD, (*HEAVY, "yaml", "psutil")),
+        (BEFORE_TEXTUAL, (*HEAVY, "textual", "yaml")),
         (CLOSED_FORM, (*HEAVY, "textual", "rich", "psutil", "pynvml", "yaml")),
         (ONCE, (*HEAVY, "textual", "rich", "yaml", "psutil", "platformdirs", "asyncio")),
         (ESTIMATE, (*HEAVY, "textual", "rich", "yaml")),
         (MODELS, (*HEAVY, "textual", "rich", "yaml", "psutil", "pynvml")),
         (DOCTOR, (*HEAVY, "textual", "rich", "yaml")),
     ],
-    ids=["dashboard", "closed form", "once", "estimate", "models", "doctor"],
+    ids=["dashboard", "before textual", "closed form", "once", "estimate", "models", "doctor"],
 )
 def test_what_is_slow_to_import_stays_out(program: str, never: tuple[str, ...]) -> None:
     assert loaded(program).isdisjoint(never)

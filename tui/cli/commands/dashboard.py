@@ -1,11 +1,13 @@
 """``vramtop``: open the dashboard on this machine's GPUs or on a recording; without GPUs, for planning."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.process_limit import require_threads
@@ -21,7 +23,6 @@ from vramtop.monitor.storage.settings.in_force import SettingsInForce
 from vramtop.monitor.storage.settings.schema import THEME
 from vramtop.monitor.storage.user_file import leave_files_unchanged
 
-from ...app.app import VramtopApp
 from ...app.options import AppOptions, Notices
 from ...draw.terminal_capabilities import ColourDepth, is_dumb_terminal, prepare_textual
 from ...draw.text_output import detect_output, printable
@@ -30,6 +31,9 @@ from ..crash_report import crash_sentence
 from ..display_options import display_filter
 from ..estimators import Estimators, pending_jobs
 from ..option_settings import settings_notices
+
+if TYPE_CHECKING:
+    from ...app.app import VramtopApp
 
 _PRELOAD_SECONDS = 1.0
 """Time after the first frame at which screens are imported that no key has asked for."""
