@@ -8,6 +8,8 @@ from pathlib import Path
 from .errors import InputError
 from .paths import expand_user, is_file, is_folder
 
+ASSUMED_TRANSFORMERS = "5.23"
+"""The version of a job that states none."""
 PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _DISTRIBUTION = re.compile(r"(?P<name>[A-Za-z0-9_.]+)-(?P<version>[^-]+)\.dist-info")
 

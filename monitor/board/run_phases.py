@@ -9,7 +9,7 @@ Memory is compared with the bounds of a budget so that a figure that wobbles at 
 - A status therefore changes at the first reading that is beyond a bound by 0.05 GiB, and a series within 0.05 GiB
   of a bound changes it at most once.
 
-Growth has thresholds of its own (``growth``), and so have pending jobs (``pending_rows``).
+Growth has thresholds of its own (``growth``).
 """
 
 from dataclasses import dataclass, field

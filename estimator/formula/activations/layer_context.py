@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...common.library_versions import older
+from ...common.library_versions import ASSUMED_TRANSFORMERS, older
 from ...job.resolved_job import ResolvedJob
 from ...job.rules.dtype_widths import Widths
 from ...job.rules.frameworks import Framework
@@ -324,8 +324,6 @@ _SDPA_SINCE: Mapping[str, tuple[int, ...] | None] = {
 None: none does. The others support it since 4.36. Read from the last release of every minor version to 5.0, and every
 other one to 5.24.
 """
-_ASSUMED = "5.23"
-"""The version of transformers of a job that states none."""
 
 
 def uses_eager_attention(job: ResolvedJob, arch: Architecture) -> bool:
@@ -336,7 +334,7 @@ def uses_eager_attention(job: ResolvedJob, arch: Architecture) -> bool:
         arch: the model's architecture.
     """
     attention, since = job.model.attention, _SDPA_SINCE.get(arch.family, (4, 36))
-    version = job.software.transformers or _ASSUMED
+    version = job.software.transformers or ASSUMED_TRANSFORMERS
     has_sdpa = arch.rules.supports_sdpa and since is not None and not older(version, *since)
     return attention == "eager" or (attention == "sdpa" and not has_sdpa)
 

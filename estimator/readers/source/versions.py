@@ -3,12 +3,13 @@
 import re
 from collections.abc import Mapping
 
+from ...common.library_versions import ASSUMED_TRANSFORMERS
 from ...job.rules.library_defaults import STORED, usual
 from ...job.rules.optimizers.table import OPTIMIZERS
 from .settings import Setting, default_layer
 
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
-_ASSUMED = {"transformers": "5.23", "trl": "1.16", "peft": "0.17", "torch": "2.8"}
+_ASSUMED = {"transformers": ASSUMED_TRANSFORMERS, "trl": "1.16", "peft": "0.17", "torch": "2.8"}
 
 
 class AssumedVersion(str):
